@@ -1,0 +1,49 @@
+# One environment for everything: .venv. `make test` makes it, checks and tests; `make demo` makes it and shows.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO_STATE ?= demo-state
+PYTEST_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export HF_HUB_OFFLINE = 1
+
+.PHONY: install check format lint types imports test demo clean
+
+install: $(STAMP)
+
+# torch first and alone: anything that lets pip choose it may bring a build for GPUs of several GB.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "raygam needs Python 3.11 or newer; name one with make PYTHON=/path/to/python3"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[cpu,dev]"
+	@touch $(STAMP)
+
+check: format lint types imports
+
+format: $(STAMP)
+	$(BIN)/ruff format --check .
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+
+# mypy takes package names from folders: the link gives the checkout the name that it is imported by.
+types: $(STAMP)
+	@mkdir -p build/typing && ln -sfn ../.. build/typing/raygam
+	MYPYPATH=build/typing $(BIN)/mypy -p raygam.memory -p raygam.adapters -p raygam.pipeline
+	MYPYPATH=build/typing $(BIN)/mypy --explicit-package-bases benchmarks tests examples
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+demo: $(STAMP)
+	@$(BIN)/python examples/demo.py --state $(DEMO_STATE)
+
+clean:
+	rm -rf $(VENV) build $(DEMO_STATE) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

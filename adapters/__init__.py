@@ -1,0 +1,1 @@
+"""What touches the outside, one file each; each implements a Protocol of memory/ports.py."""

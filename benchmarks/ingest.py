@@ -1,0 +1,179 @@
+"""How fast turns become durable and searchable, and how fast they are consolidated.
+
+    python -m benchmarks.ingest --turns 200000 --users 1000 --embedder stub --json OUT
+    python -m benchmarks.ingest --turns 5000 --embedder minilm --json OUT
+
+The fast path (file → decode → batches → embed → shard → SQLite, synchronous=FULL) runs
+without workers; then the slow path drains what it left. In the same run stand a bare
+`executemany` of the same rows (`share_of_insert`) and the bare embedder on the same
+texts (`share_of_embedder`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sqlite3
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+import typer
+from rich.console import Console
+
+from benchmarks.results import Results
+from raygam.memory.model import embedded_text
+from raygam.pipeline import runtime
+from raygam.pipeline.config import Settings, read_settings
+from raygam.pipeline.run import run_source
+
+console = Console(stderr=True)
+app = typer.Typer(add_completion=False)
+
+_WORDS = (
+    "the a my our your this that we they she he I you will can could should went saw made bought found lost kept left "
+    "garden river kitchen office train ticket meeting doctor sister brother weekend holiday summer winter morning "
+    "evening coffee dinner recipe guitar concert match team project report deadline budget laptop phone picture "
+    "beach mountain forest city village school teacher student exam result idea plan question answer story movie "
+    "book chapter song dance dress jacket shoes yesterday tomorrow today soon later again never always maybe really"
+).split()
+
+
+def write_dialogue(path: Path, turns: int, users: int, seed: int) -> None:
+    """Write turns of users whose sessions of some twenty turns interleave in time."""
+    chance = random.Random(seed)
+    clock_ms = 1_735_689_600_000
+    with path.open("w", encoding="utf-8") as file:
+        per_user = [0] * users
+        for number in range(turns):
+            user = chance.randrange(users)
+            spoken = per_user[user]
+            per_user[user] += 1
+            # A user speaks every `users` steps on average: 20 turns of a session lie within minutes.
+            session = spoken // 20
+            time_ms = clock_ms + (session * 86_400 + spoken % 20 * 20) * 1000 + user
+            record = {
+                "message_id": f"m{number}",
+                "user_id": f"user-{user}",
+                "session_id": f"s{session}",
+                "speaker": "Ana" if spoken % 2 == 0 else "assistant",
+                "role": "user" if spoken % 2 == 0 else "assistant",
+                "text": " ".join(chance.choices(_WORDS, k=chance.randint(6, 24))) + ".",
+                "timestamp": time_ms,
+            }
+            file.write(json.dumps(record) + "\n")
+
+
+def stream(source: Path, directory: Path, settings: Settings) -> tuple[float, float, int]:
+    """Run fast path, then slow path; return `(fast seconds, drain seconds, turns)`."""
+    engine = runtime.open_engine(directory, settings, workers=0)
+    try:
+        started = time.perf_counter()
+        report = run_source(engine, runtime.open_source(source), chunk_bytes=settings.chunk_bytes)
+        ingested = time.perf_counter()
+        engine.drain()
+        drained = time.perf_counter()
+    finally:
+        engine.close()
+    return ingested - started, drained - ingested, report.accepted
+
+
+def bare_insert(directory: Path, scratch: Path, batch: int = 512) -> float:
+    """Insert the same event and vector rows into fresh files with executemany; return seconds."""
+    spent = 0.0
+    for path in sorted(directory.glob("partition-*.db")):
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as stored:
+            tables: dict[str, tuple[str, list[Any]]] = {}
+            for table in ("event", "vector_log"):
+                (ddl,) = stored.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
+                rows = stored.execute(f"SELECT * FROM {table} ORDER BY seq").fetchall()
+                tables[table] = (ddl, rows)
+        stored.close()
+        fresh = sqlite3.connect(scratch / path.name, isolation_level=None)
+        fresh.execute("PRAGMA journal_mode=WAL")
+        fresh.execute("PRAGMA synchronous=FULL")
+        for ddl, _ in tables.values():
+            fresh.execute(ddl)
+        events = tables["event"][1]
+        vectors = [row for row in tables["vector_log"][1] if row[2] == "event"] or tables["vector_log"][1]
+        started = time.perf_counter()
+        for at in range(0, len(events), batch):
+            fresh.execute("BEGIN IMMEDIATE")
+            for table, rows in (("event", events), ("vector_log", vectors)):
+                part = rows[at : at + batch]
+                marks = ",".join("?" * len(part[0])) if part else ""
+                fresh.executemany(f"INSERT INTO {table} VALUES ({marks})", part)
+            fresh.execute("COMMIT")
+        spent += time.perf_counter() - started
+        fresh.close()
+    return spent
+
+
+def bare_embedding(source: Path, settings: Settings, chunk_lines: int) -> float:
+    """Embed the same texts with the same embedder in chunks of the same size; return seconds."""
+    embedder = runtime.make_embedder(settings.embedder or "minilm", settings)
+    with source.open(encoding="utf-8") as file:
+        texts = [embedded_text(turn["speaker"], turn["text"], ()) for turn in map(json.loads, file)]
+    embedder.embed(texts[:64])
+    started = time.perf_counter()
+    for at in range(0, len(texts), chunk_lines):
+        embedder.embed(texts[at : at + chunk_lines])
+    return time.perf_counter() - started
+
+
+@app.command()
+def main(
+    turns: Annotated[int, typer.Option(min=1)] = 200_000,
+    users: Annotated[int, typer.Option(min=1)] = 1000,
+    embedder: Annotated[str, typer.Option(help="stub or minilm")] = "stub",
+    repeats: Annotated[int, typer.Option(min=1, help="Runs; the median is reported, with the spread.")] = 3,
+    cores: Annotated[int, typer.Option(min=1, help="Cores to run on.")] = 1,
+    seed: int = 7,
+    json_out: Annotated[Path | None, typer.Option("--json", help="Write the results here; - is stdout.")] = None,
+) -> None:
+    """Measure the ingest path; ratios come from the same run."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    settings = read_settings(embedder=embedder, max_open_tasks=10_000_000)
+    results = Results("ingest", seed)
+    params = {"turns": turns, "users": users, "embedder": embedder, "cores": cores}
+    fast: list[float] = []
+    slow: list[float] = []
+    shares: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="raygam-ingest-") as folder:
+        source = Path(folder) / "dialogue.jsonl"
+        write_dialogue(source, turns, users, seed)
+        chunk_lines = max(1, settings.chunk_bytes * turns // source.stat().st_size)
+        if embedder != "stub":
+            stream(source, Path(folder) / "warm", settings)  # loads the model outside the measurement
+        for repeat in range(repeats):
+            state = Path(folder) / f"state-{repeat}"
+            scratch = Path(folder) / f"bare-{repeat}"
+            scratch.mkdir()
+            ingest_seconds, drain_seconds, accepted = stream(source, state, settings)
+            assert accepted == turns, f"{accepted} of {turns} turns were accepted"
+            fast.append(turns / ingest_seconds)
+            slow.append(turns / drain_seconds)
+            if embedder == "stub":
+                shares.append(bare_insert(state, scratch) / ingest_seconds)
+            else:
+                shares.append(bare_embedding(source, settings, chunk_lines) / ingest_seconds)
+            console.print(f"run {repeat + 1}: {fast[-1]:,.0f} turns/s, drain {slow[-1]:,.0f}/s, share {shares[-1]:.2f}")
+        share = "share_of_insert" if embedder == "stub" else "share_of_embedder"
+        for metric, values, unit, more in (
+            ("turns_per_second", fast, "turns/s", {"path": "fast"}),
+            ("turns_per_second", slow, "turns/s", {"path": "slow, drain"}),
+            (share, shares, "fraction", {"path": "fast"}),
+        ):
+            spread = {"min": round(min(values), 4), "max": round(max(values), 4), "runs": len(values)}
+            results.add(metric, statistics.median(values), unit, **params, **more, **spread)
+    results.add("peak_memory_bytes", psutil.Process().memory_full_info().pss, "bytes", **params)
+    results.show()
+    results.write(json_out)
+
+
+if __name__ == "__main__":
+    app()

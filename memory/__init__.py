@@ -1,0 +1,1 @@
+"""The domain: graphs, boundaries, consolidation, retrieval. Decides; never does I/O."""

@@ -1,0 +1,293 @@
+"""Consolidation: from a task's events to a proposal (GAM, §3.2).
+
+Pure and in three steps, so that embedding stays outside: `split` a task's events
+into segments, `draft` the notes of each, and, once `topic_text` is embedded,
+`propose` topics and their relations. A proposal changes nothing until the shard
+applies it. The same task gives the same proposal (invariant 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .identity import topic_id
+from .model import Cut, Event, Origin, ResolvedDate, Topic, TopicRelation
+from .ports import BoundaryDetector, RelationScorer, Summarizer
+from .proposal import Candidate, Proposal, ProposedEpisode, ProposedTopic, SegmentNotes
+from .relations import CANDIDATES, RELATION_THRESHOLD, event_relations, superseded
+from .writes import TaskRow
+
+LATE = "late"
+"""Trigger of an episode made of turns that belong inside or before an archived one."""
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of events to be closed as one episode.
+
+    Attributes:
+        events: in event order, at least one.
+        vectors: their embeddings, `(len(events), dimension)`.
+        cut: the cut that closes it; its index counts the task's events.
+        trigger: the maintenance event, or `LATE`.
+        detector: what found the cut.
+    """
+
+    events: Sequence[Event]
+    vectors: Vectors
+    cut: Cut
+    trigger: str
+    detector: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The notes of a segment that says something new.
+
+    `event_dates` and `event_entities` have one entry per event of the segment; those
+    of recalled events are empty. `texts` are `(speaker, text)` of the others.
+    """
+
+    notes: SegmentNotes
+    event_dates: tuple[tuple[ResolvedDate, ...], ...]
+    event_entities: tuple[tuple[str, ...], ...]
+    texts: tuple[tuple[str, str], ...]
+    first_us: int
+    last_us: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopics:
+    """A user's stored topics and their vectors, `(len(topics), dimension)`."""
+
+    topics: Sequence[Topic]
+    vectors: Vectors
+
+
+def split(task: TaskRow, events: Sequence[Event], vectors: Vectors, detector: BoundaryDetector) -> list[Segment]:
+    """Return the segments that the task closes; an open tail is in none of them.
+
+    Events earlier than `task.archived_until_us` are late: they are split from the
+    rest and always closed, so that an archive is never touched. The rest is cut by the
+    detector; what follows the last cut is closed if the task closes the tail.
+
+    Args:
+        task: the task.
+        events: its events, in event order.
+        vectors: their embeddings, `(len(events), dimension)`.
+        detector: finds the boundaries, in the late part and in the rest on its own.
+
+    Raises:
+        ValueError: the detector's cuts are not in order or not inside the events.
+    """
+    until = task.archived_until_us
+    late = 0 if until is None else sum(event.time_us < until for event in events)
+    segments: list[Segment] = []
+    if late:
+        closing = Cut(late, 1.0, "turns earlier than the archived episodes of their session")
+        segments += _cut(events, vectors, 0, late, LATE, closing, detector, force=False)
+    if late < len(events):
+        tail = Cut(len(events), 1.0, task.trigger.replace("_", " ")) if task.closes_tail else None
+        segments += _cut(events, vectors, late, len(events), task.trigger, tail, detector, force=task.force)
+    return segments
+
+
+def _cut(
+    events: Sequence[Event],
+    vectors: Vectors,
+    start: int,
+    stop: int,
+    trigger: str,
+    closing: Cut | None,
+    detector: BoundaryDetector,
+    *,
+    force: bool,
+) -> list[Segment]:
+    cuts: list[Cut] = []
+    if stop - start > 1:
+        for cut in detector.boundaries(events[start:stop], vectors[start:stop], force=force):
+            cuts.append(Cut(cut.index + start, cut.confidence, cut.reason))
+    indices = [start, *(cut.index for cut in cuts), stop]
+    if any(index >= after for index, after in pairwise(indices)):
+        raise ValueError(
+            f"detector {detector.name!r} returned boundaries {[cut.index - start for cut in cuts]} for {stop - start} "
+            "events; they must increase and lie between 1 and the last event"
+        )
+    if closing is not None:
+        cuts.append(closing)
+    segments: list[Segment] = []
+    begin = start
+    for cut in cuts:
+        by = trigger if cut is closing else detector.name
+        segments.append(Segment(events[begin : cut.index], vectors[begin : cut.index], cut, trigger, by))
+        begin = cut.index
+    return segments
+
+
+def draft(segment: Segment, summarizer: Summarizer) -> Draft | None:
+    """Return the notes of a segment's said events; None if all of them are recalled.
+
+    Recalled text stays in the episode and is given to no summarizer: memory that is
+    read back aloud is not new memory.
+    """
+    said = [at for at, event in enumerate(segment.events) if event.origin != Origin.RECALLED]
+    if not said:
+        return None
+    whole = len(said) == len(segment.events)
+    events = segment.events if whole else [segment.events[at] for at in said]
+    notes = summarizer.notes(events, segment.vectors if whole else segment.vectors[said])
+    dates: list[tuple[ResolvedDate, ...]] = [()] * len(segment.events)
+    entities: list[tuple[str, ...]] = [()] * len(segment.events)
+    for at, found, names in zip(said, notes.event_dates, notes.event_entities, strict=True):
+        dates[at], entities[at] = found, names
+    return Draft(
+        notes=notes,
+        event_dates=tuple(dates),
+        event_entities=tuple(entities),
+        texts=tuple((event.speaker, event.text) for event in events),
+        first_us=min(event.time_us for event in events),
+        last_us=max(event.time_us for event in events),
+        model=summarizer.name,
+    )
+
+
+def topic_text(notes: SegmentNotes) -> str:
+    """The text whose embedding is the topic's vector: keywords and summary."""
+    return f"{', '.join(notes.keywords)}\n{notes.summary}" if notes.keywords else notes.summary
+
+
+def propose(
+    task: TaskRow,
+    token: str,
+    segments: Sequence[Segment],
+    drafts: Sequence[Draft | None],
+    topic_vectors: Vectors,
+    known: KnownTopics,
+    scorer: RelationScorer,
+) -> Proposal:
+    """Return the proposal of a task.
+
+    Args:
+        task: the task.
+        token: the lease under which it is submitted.
+        segments: what `split` returned.
+        drafts: one per segment, None where nothing is consolidated.
+        topic_vectors: unit vectors of `topic_text`, one row per draft that is not None.
+        known: the user's topics as stored.
+        scorer: judges each new topic against its nearest; topics of this proposal that
+            come earlier are candidates too.
+    """
+    to_known = topic_vectors @ known.vectors.T if len(known.topics) else np.zeros((len(topic_vectors), 0), np.float32)
+    to_new = topic_vectors @ topic_vectors.T
+    made: list[Candidate] = []
+    episodes: list[ProposedEpisode] = []
+    for ordinal, (segment, drafted) in enumerate(zip(segments, drafts, strict=True)):
+        topic = None
+        if drafted is not None:
+            row = len(made)
+            new = _new(topic_id(task.id, ordinal), drafted)
+            similar = np.concatenate((to_known[row], to_new[row, :row]))
+            topic = _topic(drafted, new, topic_vectors[row], _nearest(known.topics, made, similar), scorer)
+            made.append(new)
+        episodes.append(_episode(segment, drafted, topic))
+    return Proposal(task.id, token, tuple(episodes))
+
+
+def _episode(segment: Segment, drafted: Draft | None, topic: ProposedTopic | None) -> ProposedEpisode:
+    count = len(segment.events)
+    return ProposedEpisode(
+        seqs=tuple(event.seq for event in segment.events),
+        cut=segment.cut,
+        detector=segment.detector,
+        trigger=segment.trigger,
+        topic=topic,
+        event_dates=drafted.event_dates if drafted else ((),) * count,
+        event_entities=drafted.event_entities if drafted else ((),) * count,
+        relations=event_relations(segment.events, segment.vectors),
+    )
+
+
+def _topic(
+    drafted: Draft, new: Candidate, vector: Vectors, candidates: Sequence[Candidate], scorer: RelationScorer
+) -> ProposedTopic:
+    """Judge a new topic against its candidates; relations run from the newer topic to the older by event time."""
+    by_id = {candidate.topic_id: candidate for candidate in candidates}
+    relations: list[TopicRelation] = []
+    supersedes: list[str] = []
+    later: list[Candidate] = []
+    for scored in scorer.relations(new, candidates):
+        other = by_id[scored.topic_id]
+        if scored.confidence < RELATION_THRESHOLD:
+            continue
+        ends = (new.topic_id, other.topic_id)
+        if (new.last_us, new.first_us) < (other.last_us, other.first_us):
+            ends = (other.topic_id, new.topic_id)
+        relations.append(TopicRelation(*ends, str(scored.type), scored.confidence))
+        past = superseded(new, other, scored.type)
+        if past == other.topic_id:
+            supersedes.append(past)
+        elif past is not None:
+            later.append(other)
+    notes = drafted.notes
+    return ProposedTopic(
+        summary=notes.summary,
+        keywords=notes.keywords,
+        entities=notes.entities,
+        dates=notes.dates,
+        confidence=notes.confidence,
+        model=drafted.model,
+        vector=vector,
+        relations=tuple(relations),
+        supersedes=tuple(supersedes),
+        superseded_by=min(later, key=lambda other: (other.last_us, other.topic_id)).topic_id if later else None,
+    )
+
+
+def _nearest(stored: Sequence[Topic], made: Sequence[Candidate], similar: Vectors) -> list[Candidate]:
+    """The `CANDIDATES` topics most like the new one, ties in order of making."""
+    if len(similar) > CANDIDATES:
+        least = np.partition(similar, len(similar) - CANDIDATES)[len(similar) - CANDIDATES]
+        rows = np.nonzero(similar >= least)[0]
+    else:
+        rows = np.arange(len(similar))
+    best = rows[np.argsort(-similar[rows], kind="stable")][:CANDIDATES].tolist()
+    return [
+        _stored(stored[row], float(similar[row]))
+        if row < len(stored)
+        else replace(made[row - len(stored)], similarity=float(similar[row]))
+        for row in best
+    ]
+
+
+def _stored(topic: Topic, similarity: float) -> Candidate:
+    return Candidate(
+        topic_id=topic.id,
+        summary=topic.summary,
+        keywords=topic.keywords,
+        entities=topic.entities,
+        first_us=topic.first_us,
+        last_us=topic.last_us,
+        similarity=similarity,
+    )
+
+
+def _new(identifier: str, drafted: Draft) -> Candidate:
+    notes = drafted.notes
+    return Candidate(
+        topic_id=identifier,
+        summary=notes.summary,
+        keywords=notes.keywords,
+        entities=notes.entities,
+        first_us=drafted.first_us,
+        last_us=drafted.last_us,
+        similarity=1.0,
+        texts=drafted.texts,
+    )

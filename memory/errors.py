@@ -1,0 +1,47 @@
+"""The error tree. Callers act on the branch; people act on the message.
+
+    RaygamError
+    ├── Retryable        try again later: a busy store, a lagging worker
+    ├── Fenced           another writer opened the partition; this one must stop
+    ├── LeaseLost        the task is no longer this worker's; drop the proposal
+    ├── Rejected         the input is wrong; it will be wrong again
+    ├── Misconfigured    the settings or the state directory need a person
+    │   └── StateLocked  another engine holds the state directory
+    └── Stale            the read is behind the position that was asked for
+
+Every message says what happened, where, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class RaygamError(Exception):
+    """Root of every error that raygam raises on purpose."""
+
+
+class Retryable(RaygamError):
+    """The same call may succeed later."""
+
+
+class Fenced(RaygamError):
+    """A newer writer has opened the partition; nothing was written."""
+
+
+class LeaseLost(RaygamError):
+    """The lease expired or the task was finished by another; nothing was written."""
+
+
+class Rejected(RaygamError):
+    """The input breaks a documented rule and was not stored."""
+
+
+class Misconfigured(RaygamError):
+    """The settings contradict the state, the machine or each other."""
+
+
+class StateLocked(Misconfigured):
+    """Another engine is writing to this state directory."""
+
+
+class Stale(RaygamError):
+    """The reader has not reached the position that the caller asked for."""

@@ -1,0 +1,250 @@
+"""The seams: what the domain and the pipeline ask of the outside.
+
+Each port is a small Protocol; `tests/contract` holds one suite per port that
+every adapter passes. Embeddings are float32, L2-normalised, shape
+`(n, dimension)`, unless a docstring says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .model import Cut, Episode, Event, EventRelation, Layer, Topic, TopicRelation, User
+from .proposal import Candidate, ScoredRelation, SegmentNotes
+from .writes import (
+    DeadLetter,
+    PartitionInfo,
+    SourcePosition,
+    StateFacts,
+    StoredUser,
+    TaskRow,
+    UserRow,
+    VectorEntries,
+    WriteSet,
+)
+
+Vectors = NDArray[np.float32]
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors. Thread-safe; never called inside a transaction."""
+
+    @property
+    def name(self) -> str:
+        """Model name as recorded with the state."""
+        ...
+
+    @property
+    def dimension(self) -> int: ...
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return unit vectors `(len(texts), dimension)`."""
+        ...
+
+
+class BoundaryDetector(Protocol):
+    """Finds where the topic changes (GAM, §3.1)."""
+
+    @property
+    def name(self) -> str: ...
+
+    def boundaries(self, events: Sequence[Event], vectors: Vectors, *, force: bool) -> list[Cut]:
+        """Return cuts in increasing order, `0 < index < len(events)`.
+
+        Args:
+            events: a buffer in event order.
+            vectors: their embeddings, `(len(events), dimension)`.
+            force: at least one cut is wanted (the deepest gap) if there are two events.
+        """
+        ...
+
+
+class Summarizer(Protocol):
+    """Writes the notes of one closed segment (GAM, §3.2)."""
+
+    @property
+    def name(self) -> str: ...
+
+    def notes(self, events: Sequence[Event], vectors: Vectors) -> SegmentNotes:
+        """Summarise events (none of them recalled), in their own language."""
+        ...
+
+
+class RelationScorer(Protocol):
+    """Judges how a new topic relates to its candidates (GAM, §3.2)."""
+
+    @property
+    def name(self) -> str: ...
+
+    def relations(self, topic: Candidate, candidates: Sequence[Candidate]) -> list[ScoredRelation]:
+        """At most one relation per candidate; `unrelated` ones are left out."""
+        ...
+
+
+class VectorIndex(Protocol):
+    """Exact inner-product search inside one user's block; other rows are never touched."""
+
+    def applied_seq(self, user: User) -> int | None:
+        """How much of the vector log the user's block holds; None if not resident."""
+        ...
+
+    def apply(self, user: User, entries: VectorEntries) -> None:
+        """Carry log entries, in order, into the user's block, making it resident."""
+        ...
+
+    def search(self, user: User, layer: Layer, query: Vectors, k: int) -> tuple[list[str], Vectors]:
+        """Best `k` references and their inner products for one query `(dimension,)`."""
+        ...
+
+    def similarities(self, user: User, layer: Layer, query: Vectors, refs: Sequence[str]) -> Vectors:
+        """Inner products of one query with the named references, in their order."""
+        ...
+
+    def vectors(self, user: User, layer: Layer, refs: Sequence[str]) -> Vectors:
+        """The stored vectors of the named references, in their order."""
+        ...
+
+    def evict(self, user: User) -> None: ...
+
+
+class Ledger(Protocol):
+    """The one writer of one partition. Not thread-safe; the shard serialises calls."""
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this opening was given; a later opening fences it."""
+        ...
+
+    def commit(self, write: WriteSet) -> None:
+        """Write everything in one transaction, or nothing.
+
+        Raises:
+            Fenced: a newer epoch has opened the partition.
+            LeaseLost: a task of `write.finished` is not leased under its token.
+            Retryable: the store is busy or full.
+        """
+        ...
+
+    def counters(self) -> Mapping[str, int]:
+        """Next free numbers: `seq` (events and commands) and `vector_seq`; none is given twice."""
+        ...
+
+    def positions(self) -> Mapping[str, SourcePosition]:
+        """Every source's position in this partition, by source id."""
+        ...
+
+    def known_messages(self, keys: Sequence[tuple[User, str]]) -> set[tuple[User, str]]:
+        """Those `(user, message_id)` pairs that are already stored."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ShardReader(Protocol):
+    """What the shard reads back of its own partition, on the writer's connection."""
+
+    def load(self, users: Sequence[User]) -> dict[User, StoredUser]:
+        """Those of the users that are stored, whole.
+
+        Raises:
+            Fenced: a newer epoch has opened the partition, and these may be its writes.
+        """
+        ...
+
+    def archived_until_us(self, user: User, session_id: str) -> int | None:
+        """End of the session's latest archived episode, None if it has none."""
+        ...
+
+    def unfinished_tasks(self) -> list[TaskRow]:
+        """Tasks that are open, leased or parked, by `(position_seq, ordinal)`."""
+        ...
+
+    def unsettled_users(self) -> list[User]:
+        """Users with events in buffers, commands not counted, or unfinished tasks."""
+        ...
+
+
+class GraphReader(Protocol):
+    """A user's graphs, read beside the writer from a snapshot. Thread-safe."""
+
+    def version(self, user: User) -> tuple[int, int] | None:
+        """`(last seq, tasks applied)` of the user, None if unknown; equal means unchanged."""
+        ...
+
+    def events(self, user: User, after_seq: int = 0, seqs: Sequence[int] | None = None) -> list[Event]:
+        """Events with `seq > after_seq` by `seq`, or the named ones, in the order named."""
+        ...
+
+    def episodes(self, user: User) -> list[Episode]: ...
+
+    def topics(self, user: User) -> list[Topic]: ...
+
+    def topic_relations(self, user: User) -> list[TopicRelation]: ...
+
+    def event_relations(self, user: User) -> list[EventRelation]: ...
+
+
+class VectorLogReader(Protocol):
+    """The ledger's numbered list of vectors added and removed."""
+
+    def entries(self, user: User, after_seq: int = 0) -> VectorEntries:
+        """The user's entries with a log number above `after_seq`, in order."""
+        ...
+
+    def vectors(self, user: User, layer: Layer, refs: Sequence[str]) -> Vectors:
+        """The stored vectors of the named references, in their order (a join, no scan of the log).
+
+        Raises:
+            KeyError: a reference has no vector.
+        """
+        ...
+
+
+class OperationsReader(Protocol):
+    """What an operator looks at."""
+
+    def position(self) -> int:
+        """The latest `seq` of the partition: what a query may ask to see."""
+        ...
+
+    def users(self) -> Iterator[UserRow]: ...
+
+    def dead_letters(self) -> Iterator[DeadLetter]: ...
+
+    def partition_info(self) -> PartitionInfo: ...
+
+    def tasks(self) -> list[TaskRow]:
+        """Tasks that are open, leased or parked, by `(position_seq, ordinal)`."""
+        ...
+
+
+class Writer(Ledger, ShardReader, Protocol):
+    """A partition opened for writing."""
+
+
+class Reader(GraphReader, VectorLogReader, OperationsReader, Protocol):
+    """A partition opened for reading, beside its writer. Thread-safe."""
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    """A state directory or database: partitions and the facts they were made with."""
+
+    @property
+    def facts(self) -> StateFacts: ...
+
+    def writer(self, partition: int) -> Writer:
+        """Open for writing: bumps the epoch, so that an older writer is fenced."""
+        ...
+
+    def reader(self, partition: int) -> Reader: ...
+
+    def close(self) -> None: ...

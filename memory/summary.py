@@ -1,0 +1,208 @@
+"""The extractive summarizer: a segment in its own words (GAM, §3.2, without an LLM).
+
+A summary is one to three of the segment's utterances, one a line, each behind the
+name of the one who said it, so that nobody's words become another's. Nothing in it
+comes from elsewhere: no words, no other language.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .dates import resolve_dates
+from .entities import event_entities, named_in_sentences, speaker_names, topic_entities
+from .keywords import keywords
+from .model import Event
+from .proposal import SegmentNotes
+from .words import Word, han_runs, words
+
+CONFIDENCE = 0.7
+"""Of every extraction. Below the 0.8 above which retrieval's confidence factor fires: no judgement was made."""
+
+MAX_UTTERANCES = 3
+MAX_COST = 72.0
+"""Of a whole summary, in words; a Chinese character costs `HAN_COST` of a word, so about 160 fit."""
+
+HAN_COST = 0.45
+_MAX_CAPTION_WORDS = 14
+_MIN_CONTENT = 2
+_HAN_CONTENT = 0.4
+_REDUNDANT = 0.9
+_CONTENT_WEIGHT = 0.7
+_FIRST_WEIGHT = 0.1
+_QUESTION_WEIGHT = -0.15
+_REDUNDANCY_WEIGHT = 0.35
+_MAX_READ = 4000
+_SENTENCE_GAP = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])")
+_QUESTION_ENDS = ("?", "？", "吗", "呢")
+_ELLIPSIS = "…"
+
+
+class ExtractiveSummarizer:
+    """Implements the port `Summarizer` by rules and the events' vectors."""
+
+    @property
+    def name(self) -> str:
+        """What is recorded with each topic."""
+        return "extractive/1"
+
+    def notes(self, events: Sequence[Event], vectors: NDArray[np.float32]) -> SegmentNotes:
+        """Summarise a segment in its own language.
+
+        Args:
+            events: at least one, none of them recalled, in event order.
+            vectors: their embeddings, unit length, `(len(events), dimension)`.
+        """
+        said = [words(event.text) for event in events]
+        seen = [said[at] + _caption_words(event) if event.captions else said[at] for at, event in enumerate(events)]
+        runs = [han_runs(event.text) for event in events]
+        names = speaker_names({event.speaker for event in events})
+        established = named_in_sentences(said)
+        entities = tuple(event_entities(event.text, said[at], established, names) for at, event in enumerate(events))
+        dates = tuple(resolve_dates(event.text, event.time_us, event.utc_offset_minutes) for event in events)
+        return SegmentNotes(
+            summary=_summary(events, vectors, _content(seen, runs)),
+            keywords=keywords(seen, runs, entities, names),
+            entities=topic_entities(entities),
+            dates=tuple(dict.fromkeys(date for found in dates for date in found)),
+            event_dates=dates,
+            event_entities=entities,
+            confidence=CONFIDENCE,
+        )
+
+
+def _caption_words(event: Event) -> list[Word]:
+    return [word for caption in event.captions for word in words(caption)]
+
+
+def _content(words_by_event: Sequence[Sequence[Word]], runs_by_event: Sequence[Sequence[str]]) -> NDArray[np.float64]:
+    """How much each event says of what the segment is about: its terms, more for those that recur."""
+    keys_by_event = [{word.key for word in words if word.key} for words in words_by_event]
+    counts: Counter[str] = Counter()
+    for keys in keys_by_event:
+        counts.update(keys)
+    weights = {key: 1.0 if count == 1 else 1.5 if count == 2 else 2.0 for key, count in counts.items()}
+    return np.array(
+        [
+            sum([weights[key] for key in keys]) + _HAN_CONTENT * sum(map(len, runs))
+            for keys, runs in zip(keys_by_event, runs_by_event, strict=True)
+        ]
+    )
+
+
+def _summary(events: Sequence[Event], vectors: NDArray[np.float32], content: NDArray[np.float64]) -> str:
+    chosen = sorted(_central(events, vectors, content))
+    left = MAX_COST
+    lines: list[str] = []
+    for place, at in enumerate(chosen):
+        line, cost = _line(events[at], left / (len(chosen) - place))
+        lines.append(line)
+        left -= cost
+    return "\n".join(lines)
+
+
+def _central(events: Sequence[Event], vectors: NDArray[np.float32], content: NDArray[np.float64]) -> list[int]:
+    """Indices of the utterances that say most of the segment, with the question that a short answer needs."""
+    telling = [at for at in range(len(events)) if content[at] >= _MIN_CONTENT]
+    if not telling:
+        telling = [int(content.argmax())]
+    questions = [event.text.endswith(_QUESTION_ENDS) for event in events]
+    similar = vectors @ vectors.T
+    to_all = similar.sum(axis=1, dtype=np.float64)
+    scores = to_all / math.sqrt(max(float(to_all.sum()), 1e-12))  # the cosine to the centroid
+    value = scores + _CONTENT_WEIGHT / max(float(content.max()), 1.0) * content
+    value += _QUESTION_WEIGHT * np.array(questions)
+    value[telling[0]] += _FIRST_WEIGHT
+    left = dict(zip(telling, value[telling].tolist(), strict=True))
+    alike = dict.fromkeys(telling, 0.0)
+    chosen: list[int] = []
+    while left and len(chosen) < MAX_UTTERANCES:
+        best = max(left, key=lambda at: left[at] - _REDUNDANCY_WEIGHT * alike[at])
+        chosen.append(best)
+        row = similar[best].tolist()
+        alike = {at: max(alike[at], row[at]) for at in left}
+        left = {at: left[at] for at in left if at != best and alike[at] < _REDUNDANT}
+    return _with_answer(events, chosen, questions)
+
+
+def _with_answer(events: Sequence[Event], chosen: list[int], questions: Sequence[bool]) -> list[int]:
+    """Add the answer to a chosen question, since a short one never says enough to be chosen itself."""
+    for at in chosen:
+        answer = at + 1
+        if (
+            len(chosen) < MAX_UTTERANCES
+            and questions[at]
+            and answer < len(events)
+            and answer not in chosen
+            and events[answer].speaker != events[at].speaker
+        ):
+            return [*chosen, answer]
+    return chosen
+
+
+def _line(event: Event, limit: float) -> tuple[str, float]:
+    """`speaker: sentences [image: caption]` within a cost, and what it cost."""
+    text = " ".join(event.text.split())
+    caption = " ".join(f"[image: {_first_words(caption)}]" for caption in event.captions[:2])
+    caption_cost = _cost(caption) if caption else 0.0
+    cost = _cost(text)
+    if cost + caption_cost > limit:
+        text, cost = _shorten(text, max(limit - caption_cost, limit / 2))
+    line = f"{event.speaker}: {text} {caption}" if caption else f"{event.speaker}: {text}"
+    return line, cost + caption_cost
+
+
+def _first_words(caption: str) -> str:
+    parts = caption.split()
+    return " ".join(parts[:_MAX_CAPTION_WORDS]) + (f" {_ELLIPSIS}" if len(parts) > _MAX_CAPTION_WORDS else "")
+
+
+def _cost(text: str) -> float:
+    if text.isascii():
+        return text.count(" ") + 1.0
+    return len(text.split()) + HAN_COST * sum(map(len, han_runs(text)))
+
+
+def _shorten(text: str, limit: float) -> tuple[str, float]:
+    """Whole sentences of a text within a cost, the idle ones at its beginning left out; … where any is missing."""
+    sentences = _SENTENCE_GAP.split(text[:_MAX_READ])
+    first = next((at for at, sentence in enumerate(sentences) if _is_telling(sentence)), 0)
+    kept: list[str] = []
+    cost = 0.0
+    for sentence in sentences[first:]:
+        more = _cost(sentence)
+        if cost + more > limit:
+            break
+        kept.append(sentence)
+        cost += more
+    if kept:
+        return f"{('' if han_runs(kept[0]) else ' ').join(kept)} {_ELLIPSIS}", cost
+    return _cut(sentences[first], limit)
+
+
+def _is_telling(sentence: str) -> bool:
+    return any(word.key for word in words(sentence)) or len("".join(han_runs(sentence))) > 3
+
+
+def _cut(sentence: str, limit: float) -> tuple[str, float]:
+    """The beginning of one over-long sentence, at a space or after a Chinese character."""
+    kept: list[str] = []
+    cost = 0.0
+    for part in sentence.split():
+        runs = han_runs(part)
+        more = 1.0 + HAN_COST * sum(map(len, runs))
+        if cost + more > limit:
+            if runs:
+                kept.append(part[: max(0, int((limit - cost - 1.0) / HAN_COST))])
+            elif not kept:
+                kept.append(part[: int(limit) * 6])
+            break
+        kept.append(part)
+        cost += more
+    return " ".join(kept) + _ELLIPSIS, limit

@@ -1,0 +1,241 @@
+"""What one transaction writes, as values: the shard decides it, the ledger stores it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .model import Episode, Event, EventRelation, Layer, ResolvedDate, Topic, TopicRelation, User
+from .progression import Progress
+
+
+class TaskStatus(StrEnum):
+    """Where a task stands; `done` ones are kept so that none is applied twice."""
+
+    OPEN = "open"
+    LEASED = "leased"
+    DONE = "done"
+    PARKED = "parked"
+
+
+@dataclass(frozen=True, slots=True)
+class UserRow:
+    """A user as the ledger keeps it: decision state and counts."""
+
+    user: User
+    progress: Progress
+    last_seq: int = 0
+    events: int = 0
+    tasks_applied: int = 0
+    topics: int = 0
+
+
+class BufferedEvent(NamedTuple):
+    """What the shard needs to know of an event that no episode holds yet."""
+
+    seq: int
+    session_id: str
+    message_id: str
+    time_us: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredUser:
+    """A user as the shard picks it up: its row, its buffers and what is not counted yet.
+
+    `buffered` holds counted (`seq <= row.progress.counted_seq`) and uncounted events,
+    by `seq`; `commands` the uncounted ones, by `seq`.
+    """
+
+    row: UserRow
+    buffered: tuple[BufferedEvent, ...]
+    commands: tuple[CommandRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateFacts:
+    """What a state directory or database was created with; another value refuses to boot."""
+
+    partitions: int
+    partitioner: str
+    embedder: str
+    dimension: int
+    template: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A segment task. `seqs` are the frozen ids of its events, in event order.
+
+    First in first out per user means by `(position_seq, ordinal)`: the stimulus that
+    asked for it, and its place among that stimulus' tasks.
+    """
+
+    id: str
+    user: User
+    session_id: str
+    trigger: str
+    closes_tail: bool
+    force: bool
+    seqs: tuple[int, ...]
+    position_seq: int
+    ordinal: int
+    archived_until_us: int | None
+    status: str = TaskStatus.OPEN
+    attempts: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedTask:
+    """A task in a worker's hands until `lease_until_us` of the engine's clock."""
+
+    task: TaskRow
+    token: str
+    lease_until_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailure:
+    """A leased task that its worker could not finish; `parks` when it is not tried again."""
+
+    task_id: str
+    token: str
+    error: str
+    parks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRow:
+    """A recorded command: `session_end` of one session, or `flush` (empty session)."""
+
+    seq: int
+    user: User
+    kind: str
+    session_id: str
+    time_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePosition:
+    """How far a source has been taken, and by what it is known again.
+
+    Attributes:
+        next_offset: the first offset that is not taken yet.
+        name: where a person finds it (a file's path, a topic's name).
+        prefix_bytes: for a file, how much of its beginning `prefix_hash` covers.
+        prefix_hash: SHA-256 of that beginning, in hex; empty where the id says all.
+    """
+
+    next_offset: int
+    name: str = ""
+    prefix_bytes: int = 0
+    prefix_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that could not be taken, whole.
+
+    Attributes:
+        source: the source it came from; with `offset` its source position.
+        offset: where in the source it begins.
+        reason: one word of `records.REASONS` ("not_json", "too_large", …).
+        detail: what is wrong and what to do, for a person.
+        payload: the offending bytes.
+    """
+
+    source: str
+    offset: int
+    reason: str
+    detail: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class VectorEntries:
+    """A run of a user's vector log, in order.
+
+    Attributes:
+        seqs: log numbers, `(n,)` int64.
+        layers: a `Layer` per entry.
+        refs: what each vector belongs to: `str(seq)` of an event, or a topic id.
+        removed: True where the entry takes the vector away.
+        vectors: `(n, dimension)` float32; rows of removals are zero.
+    """
+
+    seqs: NDArray[np.int64]
+    layers: list[Layer]
+    refs: list[str]
+    removed: list[bool]
+    vectors: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedEvent:
+    """An event that an episode took, with the attributes found in it."""
+
+    user: User
+    seq: int
+    episode_id: str
+    dates: tuple[ResolvedDate, ...]
+    entities: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedEpisode:
+    """An episode to be stored, the task that made it and its place in it."""
+
+    episode: Episode
+    task_id: str
+    ordinal: int
+    events: Sequence[ArchivedEvent]
+    relations: tuple[EventRelation, ...]
+    topic: Topic | None = None
+    topic_vector: NDArray[np.float32] | None = None
+    topic_relations: tuple[TopicRelation, ...] = ()
+    supersedes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class WriteSet:
+    """Everything one transaction changes (invariant 1). Empty fields change nothing.
+
+    `events[i]` has the embedding `vectors[i]`, shape `(len(events), dimension)`.
+    The ledger numbers the vector log: events first, in order, then topics.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    vectors: NDArray[np.float32] | None = None
+    event_sources: list[tuple[str, int]] = field(default_factory=list)
+    positions: dict[str, SourcePosition] = field(default_factory=dict)
+    users: list[UserRow] = field(default_factory=list)
+    commands: list[CommandRow] = field(default_factory=list)
+    tasks: list[TaskRow] = field(default_factory=list)
+    leases: list[LeasedTask] = field(default_factory=list)
+    failures: list[TaskFailure] = field(default_factory=list)
+    finished: list[tuple[str, str]] = field(default_factory=list)
+    closed: list[ClosedEpisode] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition at a glance."""
+
+    partition: int
+    epoch: int
+    positions: Mapping[str, SourcePosition]
+    users: int
+    events: int
+    open_tasks: int
+    parked_tasks: int
+    dead_letters: int
+    counts: Mapping[str, int]

@@ -1,0 +1,1 @@
+"""The streaming runtime in one process: decode, shard, tasks, worker, projector, CLI."""

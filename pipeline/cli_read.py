@@ -1,0 +1,125 @@
+"""What the reading commands do. Each opens the state read-only and closes it again."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ..memory import identity
+from ..memory.ports import Reader
+from ..memory.writes import StateFacts
+from . import runtime
+from .config import Settings
+from .records import check_user
+from .summary import totals, user_document
+
+_PACKAGES = ("raygam", "numpy", "pyarrow", "msgspec", "SQLAlchemy", "alembic", "torch", "sentence-transformers")
+_FAISS = ("faiss-cpu", "faiss-gpu")
+
+
+def search(
+    state: Path,
+    settings: Settings,
+    tenant: str,
+    user: str,
+    query: str,
+    *,
+    k: int = 10,
+    mode: str = "gam",
+    as_of: str | None = None,
+) -> dict[str, Any]:
+    """Answer a query as one document: memories, topics, context, and whether the user is known."""
+    owner = check_user(tenant, user)
+    reading = runtime.open_reading(state, settings)
+    try:
+        return reading.answer(owner, query, k=k, mode=mode, as_of=as_of)
+    finally:
+        reading.close()
+
+
+def show(state: Path, tenant: str, user: str) -> dict[str, Any]:
+    """Everything the graphs hold of one user."""
+    owner = check_user(tenant, user)
+    with _opened(state) as (facts, readers):
+        at = identity.partition_of(identity.record_key(owner), facts.partitions, facts.partitioner)
+        return user_document(readers[at], owner)
+
+
+def dead_letters(state: Path, limit: int) -> dict[str, Any]:
+    """Records put aside, by partition and arrival."""
+    with _opened(state) as (_, readers):
+        names: dict[str, str] = {}
+        for reader in readers:
+            names |= {source: held.name for source, held in reader.partition_info().positions.items() if held.name}
+        total = sum(reader.partition_info().dead_letters for reader in readers)
+        letters = (
+            {
+                "partition": partition,
+                "source": letter.source,
+                "source_name": names.get(letter.source, ""),
+                "offset": letter.offset,
+                "reason": letter.reason,
+                "detail": letter.detail,
+                "bytes": len(letter.payload),
+                "text": letter.payload[:4096].decode("utf-8", "backslashreplace"),
+            }
+            for partition, reader in enumerate(readers)
+            for letter in reader.dead_letters()
+        )
+        return {"total": total, "dead_letters": list(islice(letters, limit))}
+
+
+def doctor(settings: Settings, state: Path | None, *, with_settings: bool) -> dict[str, Any]:
+    """Versions, models at hand, devices, and what stands in for what."""
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "machine": {"system": platform.system(), "architecture": platform.machine(), "cores": os.cpu_count()},
+        "versions": {name: _version(name) for name in (*_PACKAGES, *_FAISS)},
+        "models": {
+            "embedder": runtime.embedder_at_hand(settings),
+            "boundary detector": "text-tiling over the embedder (stands in for an LLM)",
+            "summarizer": "extraction (stands in for an LLM)",
+            "relation scorer": "rules (stands in for an LLM)",
+            "re-ranker": "none yet",
+            "chat model": "none needed",
+        },
+        "devices": {"embedder": "cpu", "index": "cpu"},
+        "environment": {
+            name: os.environ.get(name, "") for name in ("OPENBLAS_CORETYPE", "OMP_NUM_THREADS", "HF_HUB_OFFLINE")
+        },
+    }
+    if with_settings:
+        found["settings"] = {name: str(value) for name, value in settings.model_dump().items()}
+    if state is not None:
+        with _opened(state) as (facts, readers):
+            found["state"] = {"directory": str(state), **asdict(facts), **totals(readers)}
+    return found
+
+
+@contextmanager
+def _opened(state: Path) -> Iterator[tuple[StateFacts, list[Reader]]]:
+    store = runtime.open_store(state)
+    try:
+        facts = store.facts
+        readers = [store.reader(at) for at in range(facts.partitions)]
+        try:
+            yield facts, readers
+        finally:
+            for reader in readers:
+                reader.close()
+    finally:
+        store.close()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,110 @@
+"""The one settings tree: environment, then a TOML file, then these defaults.
+
+Read once, in a composition root, and passed on as values. Every field can be set by
+`RAYGAM_<FIELD>` or in the file that `RAYGAM_CONFIG` names (`raygam.toml` beside you,
+if there is one).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from ..memory.errors import Misconfigured
+from ..memory.progression import Limits
+from .records import RecordLimits
+from .shard import ShardSettings
+
+CONFIG_VARIABLE = "RAYGAM_CONFIG"
+DEFAULT_CONFIG = "raygam.toml"
+
+
+class Settings(BaseSettings):
+    """Settings of one engine. Values marked * are ours; the papers give none."""
+
+    model_config = SettingsConfigDict(env_prefix="RAYGAM_", extra="forbid")
+
+    embedder: Literal["minilm", "stub"] | None = Field(
+        None, description="embedding model; default: the one the state was made with, else minilm"
+    )
+    model_dir: Path | None = Field(None, description="folder with the embedder's weights; default: the package's")
+    partitions: int = Field(8, ge=1, le=4096, description="partitions of a new state *")
+    partitioner: Literal["murmur2", "crc32"] = Field("murmur2", description="how keys map to partitions")
+
+    session_gap_minutes: float = Field(30, gt=0, description="event time that ends a session *")
+    pause_minutes: float = Field(10, gt=0, description="gap inside a session that asks for boundaries *")
+    max_buffer_tokens: int = Field(2048, ge=16, description="a larger buffer is looked at (GAM)")
+
+    max_text_bytes: int = Field(32 * 1024, ge=1, description="text and captions of one turn *")
+    max_record_bytes: int = Field(1024 * 1024, ge=256, description="one whole record *")
+    chunk_bytes: int = Field(1024 * 1024, ge=1024, description="how much of a file is read at a time *")
+
+    workers: int = Field(1, ge=0, le=64, description="threads of the slow path; 0 works only while draining")
+    worker_group: int = Field(32, ge=1, le=1024, description="tasks applied together *")
+    lease_seconds: float = Field(300, gt=0, description="how long a worker may take for a task *")
+    max_attempts: int = Field(5, ge=1, description="leases of a task before it is parked *")
+    max_open_tasks: int = Field(2000, ge=1, description="reading waits while more tasks are open *")
+
+    max_resident_users: int = Field(2048, ge=1, description="users a partition's writer holds in memory *")
+    max_viewed_users: int = Field(256, ge=1, description="users whose graphs stay in memory for queries *")
+    index_bytes: int = Field(256 * 1024 * 1024, ge=1, description="vectors held in memory for queries *")
+    context_tokens: int = Field(1370, ge=16, description="budget of the linearised context (GAM)")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments over environment over file."""
+        named = os.environ.get(CONFIG_VARIABLE)
+        if named and not Path(named).is_file():
+            raise Misconfigured(f"{CONFIG_VARIABLE} names {named}, which is no file")
+        file = TomlConfigSettingsSource(settings_cls, Path(named or DEFAULT_CONFIG))
+        return init_settings, env_settings, file
+
+    @property
+    def limits(self) -> Limits:
+        """The maintenance settings."""
+        return Limits(
+            session_gap_us=int(self.session_gap_minutes * 60_000_000),
+            pause_us=int(self.pause_minutes * 60_000_000),
+            max_buffer_tokens=self.max_buffer_tokens,
+        )
+
+    @property
+    def record_limits(self) -> RecordLimits:
+        """The sizes above which a record is refused."""
+        return RecordLimits(self.max_text_bytes, self.max_record_bytes)
+
+    @property
+    def shard(self) -> ShardSettings:
+        """The shard's settings."""
+        return ShardSettings(self.limits, self.lease_seconds, self.max_attempts, self.max_resident_users)
+
+
+def read_settings(**given: object) -> Settings:
+    """Read the settings; arguments that are None count as not given.
+
+    Raises:
+        Misconfigured: a value is wrong; the message names the field and what it takes.
+    """
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        lines = [
+            f"{'.'.join(map(str, item['loc']))}: {item['msg']} (got {item.get('input')!r:.80})"
+            for item in error.errors()
+        ]
+        raise Misconfigured(
+            "settings are wrong: " + "; ".join(lines) + "; see `raygam doctor --settings` for names and defaults"
+        ) from None
+    except ValueError as error:
+        raise Misconfigured(f"settings cannot be read: {error}") from None

@@ -1,0 +1,159 @@
+"""How results look to a person: tables and lines on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+errors = Console(stderr=True)
+"""Where everything goes that is no result: progress, notes, errors."""
+
+output = Console()
+"""Where results go, unless `--json` asks for one object."""
+
+
+def users_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """Turns, episodes, topics and relations per user."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("user", overflow="fold")
+    for name in ("turns", "episodes", "topics", "relations"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        tenant = "" if row["tenant"] == "default" else f" (tenant {row['tenant']})"
+        table.add_row(
+            escape(row["user_id"] + tenant), *(str(row[name]) for name in ("turns", "episodes", "topics", "relations"))
+        )
+    return table
+
+
+def memories_view(answer: Mapping[str, Any], *, explain: bool) -> RenderableType:
+    """Ranked memories: place, time, speaker, text; with `explain` their factors and path."""
+    if not answer["memories"]:
+        return Text("no memories", style="yellow")
+    parts: list[RenderableType] = []
+    for place, memory in enumerate(answer["memories"], start=1):
+        line = Text()
+        line.append(f"{place:>2}  ", style="bold")
+        line.append(memory["timestamp"].replace("T", " ").removesuffix("Z")[:16], style="cyan")
+        line.append(f"  {memory['speaker']}: ", style="bold")
+        line.append(memory["text"])
+        for attachment in memory["attachments"]:
+            line.append(f"  [caption of an attachment: {attachment['caption']}]", style="magenta")
+        if memory["origin"] == "recalled":
+            line.append("  (recalled)", style="dim")
+        if memory.get("superseded"):
+            line.append("  (past: superseded)", style="yellow")
+        parts.append(line)
+        for date in memory["dates"]:
+            span = date["start"] if date["start"] == date["end"] else f"{date['start']} to {date['end']}"
+            parts.append(Text(f"      “{date['text']}” is {span}", style="green"))
+        parts.append(Text(f"      {_score(memory)}", style="dim"))
+        if explain:
+            parts.append(Text(f"      {_path(memory['path'])}", style="dim"))
+    return Group(*parts)
+
+
+def _score(memory: Mapping[str, Any]) -> str:
+    factors = memory.get("factors") or {}
+    shown = "  ".join(f"{name} {value:.3g}" for name, value in factors.items() if isinstance(value, int | float))
+    return f"score {memory['score']:.3f}" + (f"  = {shown}" if shown else "") + f"  ref {memory['message_id']}"
+
+
+def _path(path: Mapping[str, Any]) -> str:
+    steps = [f"{name} {value}" for name, value in path.items() if value]
+    return "path: " + " → ".join(steps)
+
+
+def user_view(document: Mapping[str, Any]) -> RenderableType:
+    """Topics, relations, episodes with their cuts, and live buffers of one user."""
+    names = {topic["id"]: topic["id"][:8] for topic in document["topics"]}
+    topics = Table(title="topics", title_justify="left", show_lines=False)
+    for column in ("id", "time", "keywords", "summary"):
+        topics.add_column(column, overflow="fold")
+    for topic in document["topics"]:
+        past = " (past)" if topic["superseded_by"] else ""
+        topics.add_row(
+            names[topic["id"]] + past,
+            topic["first"][:10],
+            escape(", ".join(topic["keywords"])),
+            escape(topic["summary"]),
+        )
+    relations = Table(title="relations", title_justify="left")
+    for column in ("from", "type", "to", "confidence"):
+        relations.add_column(column)
+    for relation in document["relations"]:
+        relations.add_row(
+            names.get(relation["source"], relation["source"][:8]),
+            relation["type"],
+            names.get(relation["target"], relation["target"][:8]),
+            f"{relation['confidence']:.2f}",
+        )
+    episodes = Table(title="episodes", title_justify="left")
+    for column in ("id", "session", "first event", "events", "trigger", "detector", "confidence", "reason"):
+        episodes.add_column(column, overflow="fold", justify="right" if column == "events" else "left")
+    for episode in document["episodes"]:
+        episodes.add_row(
+            episode["id"][:8],
+            escape(episode["session_id"]),
+            episode["first"].replace("T", " ")[:16],
+            str(len(episode["events"])),
+            episode["trigger"],
+            episode["detector"],
+            f"{episode['confidence']:.2f}",
+            escape(episode["reason"]),
+        )
+    parts: list[RenderableType] = [topics, relations, episodes]
+    if document["buffers"]:
+        buffers = Table(title="live buffers", title_justify="left")
+        for column in ("session", "events", "tokens", "first event", "last event"):
+            buffers.add_column(column)
+        for buffer in document["buffers"]:
+            buffers.add_row(
+                escape(buffer["session_id"]),
+                str(len(buffer["events"])),
+                str(buffer["tokens"]),
+                buffer["first"],
+                buffer["last"],
+            )
+        parts.append(buffers)
+    for task in document["tasks"]:
+        parts.append(Text(f"task {task['id'][:8]} {task['status']} ({task['trigger']}) {task['error'] or ''}"))
+    return Group(*parts)
+
+
+def dead_letters_table(letters: Sequence[Mapping[str, Any]], total: int) -> Table:
+    """Records put aside: where they came from, why, and how they begin."""
+    table = Table(title=f"{total} dead letters", title_justify="left")
+    table.add_column("source", overflow="fold")
+    table.add_column("offset", justify="right")
+    for column in ("reason", "detail", "bytes"):
+        table.add_column(column, overflow="fold")
+    for letter in letters:
+        table.add_row(
+            escape(letter["source_name"] or letter["source"]),
+            str(letter["offset"]),
+            letter["reason"],
+            escape(letter["detail"]),
+            escape(letter["text"][:80]),
+        )
+    return table
+
+
+def doctor_view(found: Mapping[str, Any]) -> RenderableType:
+    """What `doctor` found, one table per heading."""
+    parts: list[RenderableType] = [Text(f"Python {found['python']}")]
+    for heading in ("machine", "versions", "models", "devices", "environment", "state", "settings"):
+        if heading not in found:
+            continue
+        table = Table(title=heading, title_justify="left", show_header=False)
+        table.add_column("name")
+        table.add_column("value", overflow="fold")
+        for name, value in found[heading].items():
+            table.add_row(escape(name), escape("not installed" if value is None else str(value)))
+        parts.append(table)
+    return Group(*parts)

@@ -1,0 +1,196 @@
+"""The engine in one process: shards, worker threads, and waiting for both.
+
+Written once for the library and the command line; the adapters come from
+`runtime.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from ..memory.errors import Retryable
+from ..memory.model import User
+from ..memory.ports import Reader, Store
+from ..memory.writes import SourcePosition
+from .batches import TurnBatch
+from .intake import Intake
+from .records import EndOfSession, Turn
+from .shard import API_SOURCE, Receipt, Shard, ShardSettings
+from .worker import Models, Worker
+
+_RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0)
+
+
+class Engine:
+    """Owns every partition of a store for writing.
+
+    Args:
+        store: the opened store.
+        models: what the workers think with.
+        intake: turns records into batches.
+        settings: the shards' settings.
+        clock_us: the engine's clock, for leases.
+        workers: threads of the slow path; with 0, `drain` works in the caller's thread.
+        worker_group: tasks applied together.
+        max_open_tasks: `apply` waits while more tasks are open (back-pressure).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        models: Models,
+        intake: Intake,
+        settings: ShardSettings,
+        clock_us: Callable[[], int],
+        *,
+        workers: int = 1,
+        worker_group: int = 32,
+        max_open_tasks: int = 2000,
+    ) -> None:
+        self.intake = intake
+        self.models = models
+        self._store = store
+        self._max_open_tasks = max_open_tasks
+        self._changed = threading.Condition()
+        self._signals = 0
+        self._stopping = False
+        self._failure: Exception | None = None
+        partitions = range(store.facts.partitions)
+        self._shards = [Shard(store.writer(at), settings, clock_us, self._signal) for at in partitions]
+        self._readers: list[Reader] = [store.reader(at) for at in partitions]
+        self._inline = Worker(models, worker_group)
+        self._threads = [
+            threading.Thread(
+                target=self._work, args=(Worker(models, worker_group), at), name=f"raygam-worker-{at}", daemon=True
+            )
+            for at in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        """The shards, by partition."""
+        return self._shards
+
+    def add(self, records: Sequence[Turn | EndOfSession]) -> list[Receipt]:
+        """Apply checked records that come by API; durable and searchable on return."""
+        return self.apply(self.intake.checked_batches(API_SOURCE, records))
+
+    def apply(self, ready: Iterable[TurnBatch]) -> list[Receipt]:
+        """Give batches to their shards, one transaction each."""
+        self._wait_for_workers()
+        return [self._shards[batch.partition].ingest(batch) for batch in ready]
+
+    def settle_position(self, source: str, position: SourcePosition) -> None:
+        """Record in every partition that a source is taken up to `position`."""
+        for shard in self._shards:
+            stored = shard.positions().get(source)
+            if stored is None or stored.next_offset < position.next_offset:
+                shard.ingest(self.intake.empty_batch(shard.partition, source, position))
+
+    def positions(self) -> list[dict[str, SourcePosition]]:
+        """Every source's position, per partition."""
+        return [shard.positions() for shard in self._shards]
+
+    def flush(self, users: Sequence[User] | None = None) -> int:
+        """Record a flush of these users, or of all; return how many had something live."""
+        if users is None:
+            return sum(shard.flush() for shard in self._shards)
+        owned: dict[int, list[User]] = {}
+        for user in users:
+            owned.setdefault(self.intake.partition_of(user), []).append(user)
+        return sum(self._shards[partition].flush(theirs) for partition, theirs in owned.items())
+
+    def open_tasks(self) -> int:
+        """Tasks that workers will take; parked ones are not among them."""
+        return sum(shard.task_counts()[0] for shard in self._shards)
+
+    def drain(self, on_progress: Callable[[int], None] = lambda left: None) -> None:
+        """Wait until no task is left to work on.
+
+        Raises:
+            RaygamError: a worker met an error that it could not get over.
+        """
+        self._wait_until(0, on_progress)
+
+    def close(self) -> None:
+        """Stop the workers after their present group, and close the store. Tasks stay for the next opening."""
+        with self._changed:
+            if self._stopping:
+                return
+            self._stopping = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        for reader in self._readers:
+            reader.close()
+        for shard in self._shards:
+            shard.close()
+        self._store.close()
+
+    def _wait_for_workers(self) -> None:
+        if self.open_tasks() > self._max_open_tasks:
+            self._wait_until(self._max_open_tasks // 2, lambda left: None)
+
+    def _wait_until(self, enough: int, on_progress: Callable[[int], None]) -> None:
+        while True:
+            with self._changed:
+                seen = self._signals
+                if self._failure is not None:
+                    raise self._failure
+            left = self.open_tasks()
+            on_progress(left)
+            if left <= enough:
+                return
+            if self._threads:
+                with self._changed:
+                    if self._signals == seen and self._failure is None:
+                        # The time-out is for leases that expire: nobody signals these.
+                        self._changed.wait(timeout=1.0)
+            else:
+                self._work_round(self._inline, 0)
+
+    def _signal(self) -> None:
+        with self._changed:
+            self._signals += 1
+            self._changed.notify_all()
+
+    def _work(self, worker: Worker, first: int) -> None:
+        failures = 0
+        while True:
+            with self._changed:
+                if self._stopping:
+                    return
+                seen = self._signals
+            try:
+                did = self._work_round(worker, first)
+                failures = 0
+            except Retryable:
+                failures += 1
+                pause = _RETRY_SECONDS[min(failures, len(_RETRY_SECONDS)) - 1]
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopping, timeout=pause)
+                continue
+            except Exception as error:  # noqa: BLE001 - the top of the worker's thread: the caller is told
+                with self._changed:
+                    self._failure = error
+                    self._changed.notify_all()
+                return
+            if not did:
+                with self._changed:
+                    if not self._stopping and self._signals == seen:
+                        self._changed.wait(timeout=1.0)
+
+    def _work_round(self, worker: Worker, first: int) -> bool:
+        did = False
+        count = len(self._shards)
+        for step in range(count):
+            with self._changed:
+                if self._stopping:
+                    return did
+            at = (first + step) % count
+            done = worker.work(self._shards[at], self._readers[at])
+            did = did or bool(done.applied or done.failed)
+        return did

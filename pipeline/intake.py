@@ -1,0 +1,115 @@
+"""From raw records to embedded batches, one per partition: all that runs outside the shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..memory import identity
+from ..memory.model import User
+from ..memory.ports import Embedder
+from ..memory.writes import DeadLetter, SourcePosition, StateFacts
+from .batches import TurnBatch, texts_to_embed, to_record_batch
+from .records import BadRecord, EndOfSession, RecordLimits, Turn, decode
+
+_PARTITION_CACHE = 65536
+
+
+class Intake:
+    """Decodes, checks, splits by partition and embeds. Thread-safe.
+
+    Args:
+        facts: what the state was made with; says how users map to partitions.
+        embedder: makes the vectors.
+        limits: sizes above which a record becomes a dead letter.
+    """
+
+    def __init__(self, facts: StateFacts, embedder: Embedder, limits: RecordLimits) -> None:
+        self._facts = facts
+        self._embedder = embedder
+        self._limits = limits
+        self._partition_of: dict[User, int] = {}
+
+    def partition_of(self, user: User) -> int:
+        """The partition that owns the user."""
+        found = self._partition_of.get(user)
+        if found is None:
+            found = identity.partition_of(identity.record_key(user), self._facts.partitions, self._facts.partitioner)
+            if len(self._partition_of) >= _PARTITION_CACHE:
+                self._partition_of.clear()
+            self._partition_of[user] = found
+        return found
+
+    def raw_batches(
+        self,
+        source: str,
+        records: Iterable[tuple[int, bytes, int]],
+        position: SourcePosition,
+        applied: Mapping[int, int],
+    ) -> list[TurnBatch]:
+        """Decode a stretch of a source and return what each partition gets of it.
+
+        Args:
+            source: the source's id.
+            records: `(offset, bytes, length)` in source order; `length` is above the number of bytes
+                where a reader kept only the beginning of a record that is far too long.
+            position: where the source stands behind the stretch.
+            applied: per partition, the first offset that it does not hold yet.
+        """
+        rows: dict[int, list[tuple[int, Turn | EndOfSession]]] = {}
+        letters: dict[int, list[DeadLetter]] = {}
+        for offset, raw, length in records:
+            try:
+                record = decode(raw, self._limits, length)
+            except BadRecord as bad:
+                # A record without a readable owner still needs one place: its bytes choose it.
+                partition = identity.partition_of(raw[:4096], self._facts.partitions, self._facts.partitioner)
+                if offset >= applied.get(partition, 0):
+                    letters.setdefault(partition, []).append(DeadLetter(source, offset, bad.reason, bad.detail, raw))
+                continue
+            partition = self.partition_of(record.user)
+            if offset >= applied.get(partition, 0):
+                rows.setdefault(partition, []).append((offset, record))
+        plain = [
+            TurnBatch(
+                partition,
+                source,
+                position,
+                to_record_batch(rows.get(partition, [])),
+                dead_letters=tuple(letters.get(partition, ())),
+            )
+            for partition in sorted(rows.keys() | letters.keys())
+        ]
+        return self.embedded(plain)
+
+    def checked_batches(self, source: str, records: Sequence[Turn | EndOfSession]) -> list[TurnBatch]:
+        """Return batches of records that are checked already and that the shard will number."""
+        rows: dict[int, list[tuple[int, Turn | EndOfSession]]] = {}
+        for at, record in enumerate(records):
+            rows.setdefault(self.partition_of(record.user), []).append((at, record))
+        return self.embedded(
+            [TurnBatch(partition, source, None, to_record_batch(rows[partition])) for partition in sorted(rows)]
+        )
+
+    def empty_batch(self, partition: int, source: str, position: SourcePosition) -> TurnBatch:
+        """A batch without records, that moves a source's position."""
+        return TurnBatch(partition, source, position, to_record_batch([]))
+
+    def embedded(self, plain: Sequence[TurnBatch]) -> list[TurnBatch]:
+        """Embed all batches in one call, so that short batches share the model's passes."""
+        texts = [texts_to_embed(batch.records) for batch in plain]
+        flat = [text for column in texts for text in column]
+        turns = [text for text in flat if text]
+        vectors = self._embedder.embed(turns)
+        if len(turns) != len(flat):
+            spread = np.zeros((len(flat), self._embedder.dimension), dtype=np.float32)
+            spread[[at for at, text in enumerate(flat) if text]] = vectors
+            vectors = spread
+        ready = []
+        start = 0
+        for batch, column in zip(plain, texts, strict=True):
+            ready.append(replace(batch, vectors=vectors[start : start + len(column)]))
+            start += len(column)
+        return ready

@@ -1,0 +1,158 @@
+"""`Memory`: the engine as a library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ..memory.errors import Rejected
+from ..memory.model import DEFAULT_TENANT, User
+from ..memory.retrieval import RetrievalResult
+from . import runtime
+from .config import Settings, read_settings
+from .engine import Engine
+from .reading import Reading
+from .records import BadRecord, EndOfSession, Turn, check_user, from_mapping
+
+
+@dataclass(frozen=True, slots=True)
+class AddResult:
+    """What became of the turns given to `Memory.add`: durable and searchable.
+
+    Attributes:
+        accepted: new turns.
+        duplicates: turns whose `message_id` the user had already.
+        positions: per partition, the position that a search may ask to see (`min_position`).
+    """
+
+    accepted: int
+    duplicates: int
+    positions: Mapping[int, int]
+
+
+class Memory:
+    """A long-term memory in a directory. Thread-safe; one writer per directory.
+
+    Example:
+        >>> with Memory("state") as memory:
+        ...     memory.add([{"message_id": "m1", "user_id": "ana", "session_id": "s1", "speaker": "Ana",
+        ...                  "role": "user", "text": "I moved to Porto.", "timestamp": "2025-03-04T09:00:00Z"}])
+        ...     memory.search("ana", "Where does Ana live?").memories[0].event.text
+        'I moved to Porto.'
+
+    Args:
+        directory: the state directory, made if it is missing.
+        settings: fields of `Settings` by name (`embedder="stub"`, `workers=0`, …).
+
+    Raises:
+        StateLocked: another engine writes to the directory.
+        Misconfigured: settings contradict the state or each other.
+    """
+
+    def __init__(self, directory: str | Path, **settings: Any) -> None:
+        self._settings: Settings = read_settings(**settings)
+        path = Path(directory)
+        self._engine: Engine = runtime.open_engine(path, self._settings)
+        try:
+            self._reading: Reading = runtime.reading_of(
+                runtime.open_store(path), self._engine.models.embedder, self._settings
+            )
+        except BaseException:
+            self._engine.close()
+            raise
+
+    def add(self, turns: Iterable[Mapping[str, Any]]) -> AddResult:
+        """Store turns (or end records), in order; they are durable and searchable on return.
+
+        All or nothing is accepted for storing: one bad turn refuses the call.
+
+        Raises:
+            Rejected: turns break a rule; the message names each by its place in `turns`.
+        """
+        records: list[Turn | EndOfSession] = []
+        wrong: list[str] = []
+        for at, turn in enumerate(turns):
+            try:
+                records.append(from_mapping(dict(turn), self._settings.record_limits))
+            except BadRecord as bad:
+                wrong.append(f"turn {at}: {bad}")
+        if wrong:
+            raise Rejected("nothing was stored; " + "; ".join(wrong[:20]) + ("; …" if len(wrong) > 20 else ""))
+        receipts = self._engine.add(records)
+        return AddResult(
+            sum(receipt.accepted for receipt in receipts),
+            sum(receipt.duplicates for receipt in receipts),
+            {receipt.partition: receipt.position for receipt in receipts},
+        )
+
+    def flush(self, user: str | User | None = None, *, tenant: str = DEFAULT_TENANT) -> None:
+        """Close all live buffers (of one user, or of everyone) and wait until they are consolidated."""
+        self._engine.flush(None if user is None else [as_user(user, tenant)])
+        self._engine.drain()
+
+    def search(
+        self,
+        user: str | User,
+        query: str,
+        k: int = 10,
+        mode: str = "gam",
+        *,
+        tenant: str = DEFAULT_TENANT,
+        min_position: int | None = None,
+        as_of: str | None = None,
+    ) -> RetrievalResult:
+        """Return the user's memories for a query, best first, each with its explanation.
+
+        Args:
+            user: the owner; a string is a user of `tenant`.
+            query: what is asked.
+            k: memories wanted.
+            mode: "gam" or "flat".
+            tenant: the tenant of a user given by its id.
+            min_position: see at least this position of the user's partition (`AddResult.positions`).
+            as_of: ISO 8601; only what was said by then is seen.
+
+        Raises:
+            Rejected: an argument is wrong.
+            Stale: the position is not reached.
+        """
+        return self._reading.search(
+            as_user(user, tenant), query, k=k, mode=mode, min_position=min_position, as_of=as_of
+        )
+
+    def show(self, user: str | User, *, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
+        """Return the user's topics, relations, episodes with their cuts, and live buffers.
+
+        Raises:
+            Rejected: the user was never seen.
+        """
+        return self._reading.show(as_user(user, tenant))
+
+    def context(self, result: RetrievalResult, max_tokens: int | None = None) -> str:
+        """Return memories as text for a prompt, within a token budget (default: `context_tokens`)."""
+        return self._reading.context(result, max_tokens)
+
+    def close(self) -> None:
+        """Stop the workers after their present task and release the directory. Open tasks stay."""
+        self._reading.close()
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def as_user(user: str | User, tenant: str) -> User:
+    """Return a checked `User`.
+
+    Raises:
+        Rejected: an id is empty or too long.
+    """
+    return user if isinstance(user, User) else check_user(tenant, user)

@@ -1,0 +1,195 @@
+"""Users in a shard's hands: their buffers and what is not counted yet.
+
+A resident is a working copy of ledger rows. It changes before its transaction
+commits, so after a failed commit the shard drops it and loads it again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..memory import identity
+from ..memory.model import User
+from ..memory.ports import ShardReader
+from ..memory.progression import (
+    Arrival,
+    Flush,
+    Limits,
+    Progress,
+    SessionEnd,
+    Stimulus,
+    TaskRequest,
+    applied,
+    decide,
+)
+from ..memory.writes import BufferedEvent, CommandRow, StoredUser, TaskRow, UserRow
+
+FLUSH = "flush"
+SESSION_END = "session_end"
+
+
+@dataclass(slots=True)
+class Resident:
+    """One user's live buffers (its event progression graphs' nodes) and pending stimuli.
+
+    `row` is the row as the ledger has it; `changed_row` makes the next one.
+    """
+
+    row: UserRow
+    progress: Progress
+    last_seq: int
+    events: int
+    topics: int
+    tasks_applied: int
+    buffers: dict[str, dict[int, BufferedEvent]] = field(default_factory=dict)
+    uncounted: deque[tuple[Stimulus, BufferedEvent | None]] = field(default_factory=deque)
+    archived_until_us: dict[str, int | None] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, stored: StoredUser) -> Resident:
+        """Build the working copy of a stored user."""
+        resident = cls.of(stored.row)
+        counted = stored.row.progress.counted_seq
+        pending: list[tuple[Stimulus, BufferedEvent | None]] = [(_command(row), None) for row in stored.commands]
+        for event in stored.buffered:
+            if event.seq <= counted:
+                resident.buffers.setdefault(event.session_id, {})[event.seq] = event
+            else:
+                pending.append((_arrival(event), event))
+        resident.uncounted.extend(sorted(pending, key=lambda item: item[0].seq))
+        return resident
+
+    @classmethod
+    def of(cls, row: UserRow) -> Resident:
+        """A resident with nothing live."""
+        return cls(row, row.progress, row.last_seq, row.events, row.topics, row.tasks_applied)
+
+    def changed_row(self) -> UserRow | None:
+        """The row to save now, None if it is as saved."""
+        row = UserRow(self.row.user, self.progress, self.last_seq, self.events, self.tasks_applied, self.topics)
+        if row == self.row:
+            return None
+        self.row = row
+        return row
+
+    def arrive(self, event: BufferedEvent) -> None:
+        """Take an event that was just given its `seq`."""
+        self.uncounted.append((_arrival(event), event))
+        self.last_seq = event.seq
+        self.events += 1
+
+    def command(self, row: CommandRow) -> None:
+        """Take a recorded command that was just given its `seq`."""
+        self.uncounted.append((_command(row), None))
+        self.last_seq = row.seq
+
+    def has_live_events(self) -> bool:
+        """Whether a flush would have anything to close, now or once it is counted."""
+        return bool(self.buffers) or any(event is not None for _, event in self.uncounted)
+
+    def advance(self, limits: Limits, archived_until: Callable[[User, str], int | None]) -> list[TaskRow]:
+        """Count stimuli until a task is wanted or none is left; return the tasks."""
+        tasks: list[TaskRow] = []
+        progress = self.progress
+        while self.uncounted and not progress.open_tasks:
+            stimulus, event = self.uncounted[0]
+            decision = decide(progress, stimulus, limits)
+            progress = decision.state
+            if decision.counted:
+                self.uncounted.popleft()
+                if event is not None:
+                    self.buffers.setdefault(event.session_id, {})[event.seq] = event
+            for ordinal, request in enumerate(decision.tasks):
+                tasks.append(self._freeze(request, stimulus.seq, ordinal, archived_until))
+        self.progress = progress
+        return tasks
+
+    def close(self, session_id: str, seqs: Iterable[int], last_us: int | None, limits: Limits) -> None:
+        """Take an applied task's events out of their buffer.
+
+        Args:
+            session_id: the task's session.
+            seqs: events that the task's episodes hold; empty if no boundary was found.
+            last_us: end of the latest of these episodes, None if there is none.
+            limits: the maintenance settings.
+        """
+        buffer = self.buffers[session_id]
+        taken = [buffer.pop(seq) for seq in seqs]
+        if not buffer:
+            del self.buffers[session_id]
+        if last_us is not None and session_id in self.archived_until_us:
+            known = self.archived_until_us[session_id]
+            self.archived_until_us[session_id] = last_us if known is None else max(known, last_us)
+        self.progress = applied(
+            self.progress,
+            session_id,
+            events=len(taken),
+            tokens=sum(event.tokens for event in taken),
+            limits=limits,
+        )
+        self.tasks_applied += 1
+
+    def _freeze(
+        self, request: TaskRequest, seq: int, ordinal: int, archived_until: Callable[[User, str], int | None]
+    ) -> TaskRow:
+        session = request.session_id
+        user = self.row.user
+        if session not in self.archived_until_us:
+            self.archived_until_us[session] = archived_until(user, session)
+        events = sorted(self.buffers[session].values(), key=lambda event: (event.time_us, event.seq))
+        return TaskRow(
+            id=identity.task_id(user, session, request.trigger, [event.message_id for event in events]),
+            user=user,
+            session_id=session,
+            trigger=request.trigger,
+            closes_tail=request.closes_tail,
+            force=request.force,
+            seqs=tuple(event.seq for event in events),
+            position_seq=seq,
+            ordinal=ordinal,
+            archived_until_us=self.archived_until_us[session],
+        )
+
+
+class Residents:
+    """The users a shard holds in memory, the least recently used leaving first.
+
+    `capacity` bounds the users; what leaves is its rows in the ledger, nothing else.
+    """
+
+    def __init__(self, reader: ShardReader, capacity: int) -> None:
+        self._reader = reader
+        self._capacity = capacity
+        self._held: OrderedDict[User, Resident] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def take(self, users: Sequence[User]) -> dict[User, Resident]:
+        """The residents of these users, loaded or made where they are missing."""
+        missing = [user for user in users if user not in self._held]
+        if missing:
+            stored = self._reader.load(missing)
+            for user in missing:
+                found = stored.get(user)
+                self._held[user] = Resident.load(found) if found else Resident.of(UserRow(user, Progress()))
+        taken = {}
+        for user in users:
+            self._held.move_to_end(user)
+            taken[user] = self._held[user]
+        return taken
+
+    def shrink(self) -> None:
+        """Evict down to the capacity; called between transactions."""
+        while len(self._held) > self._capacity:
+            self._held.popitem(last=False)
+
+
+def _arrival(event: BufferedEvent) -> Arrival:
+    return Arrival(event.seq, event.session_id, event.time_us, event.tokens)
+
+
+def _command(row: CommandRow) -> SessionEnd | Flush:
+    return Flush(row.seq) if row.kind == FLUSH else SessionEnd(row.seq, row.session_id)

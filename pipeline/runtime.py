@@ -1,0 +1,144 @@
+"""The composition root of one process: the only place that chooses adapters."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ..adapters.faiss_index import FaissFlatIndex
+from ..adapters.jsonl_source import JsonlSource
+from ..adapters.minilm_embedder import NAME as MINILM
+from ..adapters.minilm_embedder import MiniLMEmbedder, find_weights
+from ..adapters.sqlite_store import SqliteStore
+from ..adapters.stub_embedder import StubEmbedder
+from ..memory.boundaries import TextTiling
+from ..memory.errors import Misconfigured
+from ..memory.model import TEMPLATE_VERSION
+from ..memory.ports import Embedder, Store
+from ..memory.relations import RuleRelationScorer
+from ..memory.summary import ExtractiveSummarizer
+from ..memory.writes import StateFacts
+from .config import Settings
+from .engine import Engine
+from .intake import Intake
+from .reading import Reading
+from .worker import Models
+
+STUB = "stub"
+_STUB_DIMENSION = 384
+
+
+def make_embedder(name: str, settings: Settings) -> Embedder:
+    """Make an embedder by its short name or by the name recorded with a state.
+
+    Raises:
+        Misconfigured: there is no such embedder here, or no weights for it.
+    """
+    if name in ("minilm", MINILM):
+        return MiniLMEmbedder(settings.model_dir)
+    if name == STUB:
+        return StubEmbedder(_STUB_DIMENSION)
+    if name.startswith("stub-") and name.removeprefix("stub-").isdigit():
+        return StubEmbedder(int(name.removeprefix("stub-")))
+    raise Misconfigured(f"the state was made with the embedding model {name}, which this version does not have")
+
+
+def make_models(embedder: Embedder) -> Models:
+    """The slow path without an LLM: text tiling, extraction and rules."""
+    return Models(embedder, TextTiling(), ExtractiveSummarizer(), RuleRelationScorer())
+
+
+def open_engine(directory: Path, settings: Settings, *, workers: int | None = None) -> Engine:
+    """Open a state directory for writing, making it if there is none.
+
+    Args:
+        directory: the state directory.
+        settings: the settings; what they leave open is taken from the state.
+        workers: threads of the slow path instead of the settings' number.
+
+    Raises:
+        StateLocked: another engine has it.
+        Misconfigured: the settings contradict what the state was made with.
+    """
+    recorded = SqliteStore.recorded_facts(directory)
+    name = settings.embedder or (recorded.embedder if recorded else "minilm")
+    embedder = make_embedder(name, settings)
+    facts = _facts(settings, embedder, recorded)
+    store = SqliteStore.create_or_open(directory, facts)
+    try:
+        return Engine(
+            store,
+            make_models(embedder),
+            Intake(facts, embedder, settings.record_limits),
+            settings.shard,
+            clock_us=lambda: time.time_ns() // 1000,
+            workers=settings.workers if workers is None else workers,
+            worker_group=settings.worker_group,
+            max_open_tasks=settings.max_open_tasks,
+        )
+    except BaseException:
+        store.close()
+        raise
+
+
+def open_reading(directory: Path, settings: Settings) -> Reading:
+    """Open a state directory for queries, beside a writer or without one; changes nothing.
+
+    Raises:
+        Misconfigured: there is no state, or another embedder is asked for than it was made with.
+    """
+    store = open_store(directory)
+    try:
+        facts = store.facts
+        embedder = make_embedder(settings.embedder or facts.embedder, settings)
+        if (embedder.name, embedder.dimension) != (facts.embedder, facts.dimension):
+            raise Misconfigured(
+                f"{directory} was made with the embedding model {facts.embedder} ({facts.dimension} dimensions), the "
+                f"settings ask for {embedder.name} ({embedder.dimension} dimensions); leave the embedder unset, or "
+                "stream the dialogue into a new state directory"
+            )
+        return reading_of(store, embedder, settings)
+    except BaseException:
+        store.close()
+        raise
+
+
+def reading_of(store: Store, embedder: Embedder, settings: Settings) -> Reading:
+    """Queries over an opened store; closing the reading closes the store."""
+    return Reading(
+        store,
+        embedder,
+        FaissFlatIndex(embedder.dimension, settings.index_bytes),
+        max_users=settings.max_viewed_users,
+        context_tokens=settings.context_tokens,
+    )
+
+
+def open_store(directory: Path) -> Store:
+    """Open a state directory read-only."""
+    return SqliteStore.open_read_only(directory)
+
+
+def open_source(path: Path) -> JsonlSource:
+    """Open a file of JSON lines."""
+    return JsonlSource(path)
+
+
+def embedder_at_hand(settings: Settings) -> str:
+    """Say which embedder a new state would get here, and from where."""
+    if settings.embedder == STUB:
+        return "stub (hashed words; stands in for a model)"
+    weights = find_weights(settings.model_dir)
+    return f"{MINILM} from {weights}" if weights else f"none: weights of {MINILM} are missing"
+
+
+def _facts(settings: Settings, embedder: Embedder, recorded: StateFacts | None) -> StateFacts:
+    """What to ask of the state: given settings count, others follow what was recorded."""
+    given = settings.model_fields_set
+    return StateFacts(
+        partitions=recorded.partitions if recorded and "partitions" not in given else settings.partitions,
+        partitioner=recorded.partitioner if recorded and "partitioner" not in given else settings.partitioner,
+        embedder=embedder.name,
+        dimension=embedder.dimension,
+        template=TEMPLATE_VERSION,
+    )

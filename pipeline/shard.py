@@ -1,0 +1,382 @@
+"""The single writer of one partition: turns in, tasks out, proposals applied.
+
+Every change is one transaction (invariant 1). What the shard holds in memory is a
+copy of the ledger: when a commit fails it is thrown away and read again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..memory import identity
+from ..memory.errors import LeaseLost
+from ..memory.model import Episode, Event, Topic, User
+from ..memory.ports import Writer
+from ..memory.progression import Limits
+from ..memory.proposal import Proposal, ProposedEpisode
+from ..memory.writes import (
+    ArchivedEvent,
+    BufferedEvent,
+    ClosedEpisode,
+    CommandRow,
+    LeasedTask,
+    SourcePosition,
+    TaskFailure,
+    TaskRow,
+    TaskStatus,
+    WriteSet,
+)
+from . import batches
+from .batches import TurnBatch
+from .residents import FLUSH, SESSION_END, Resident, Residents
+from .task_queue import TaskQueue
+
+API_SOURCE = "api"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSettings:
+    """Settings of a shard.
+
+    Attributes:
+        limits: when buffers are looked at.
+        lease_seconds: how long a worker may take for a task.
+        max_attempts: leases of a task before it is parked.
+        max_resident_users: users held in memory; the rest are rows on disk.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    lease_seconds: float = 300.0
+    max_attempts: int = 5
+    max_resident_users: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of a batch: durable and searchable.
+
+    Attributes:
+        partition: where it was applied.
+        position: the partition's latest `seq`; a query may ask to see at least this.
+        accepted: turns that are new.
+        duplicates: turns that were stored before, or earlier in the batch.
+        dead_letters: records put aside.
+    """
+
+    partition: int
+    position: int
+    accepted: int = 0
+    duplicates: int = 0
+    dead_letters: int = 0
+
+
+class Shard:
+    """Owns one partition. Thread-safe: calls wait for each other.
+
+    Args:
+        writer: the partition, opened for writing.
+        settings: the shard's settings.
+        clock_us: the engine's clock; decides leases only.
+        on_tasks: called after a commit that left tasks to claim.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        settings: ShardSettings,
+        clock_us: Callable[[], int],
+        on_tasks: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._writer = writer
+        self._settings = settings
+        self._clock_us = clock_us
+        self._on_tasks = on_tasks
+        self._lock = threading.RLock()
+        self._tokens = 0  # never starts again within an epoch
+        self._stale = False
+        self._next_seq = 0
+        self._recover()
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self._writer.partition
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this opening."""
+        return self._writer.epoch
+
+    def positions(self) -> dict[str, SourcePosition]:
+        """How far each source has been taken."""
+        with self._lock:
+            return dict(self._positions)
+
+    def task_counts(self) -> tuple[int, int]:
+        """Unfinished tasks that workers will take, and parked ones with those behind them."""
+        with self._lock:
+            blocked = self._queue.blocked_by_parking()
+            return len(self._queue) - blocked, blocked
+
+    def ingest(self, batch: TurnBatch) -> Receipt:
+        """Apply a batch in one transaction; what was applied before is skipped.
+
+        Raises:
+            Fenced: another writer has the partition.
+            Retryable: the store is busy or full; nothing was written.
+        """
+        with self._lock, self._consistently():
+            stored = self._positions.get(batch.source)
+            applied = stored.next_offset if stored is not None else 0
+            write = WriteSet()
+            if batch.position is None:  # the ledger's own counter: nothing of it was seen before
+                offsets = list(range(applied, applied + batch.records.num_rows))
+                write.positions[batch.source] = SourcePosition(applied + len(offsets), batch.source)
+            else:
+                offsets = batch.records.column("offset").to_pylist()
+                write.dead_letters = [letter for letter in batch.dead_letters if letter.offset >= applied]
+                if batch.position.next_offset >= applied:
+                    write.positions[batch.source] = batch.position
+            duplicates = self._take_rows(batch, offsets, applied, write)
+            self._commit(write)
+            return Receipt(self.partition, self._next_seq - 1, len(write.events), duplicates, len(write.dead_letters))
+
+    def flush(self, users: Iterable[User] | None = None) -> int:
+        """Record a flush for users with live events (all of them if None); return how many.
+
+        A user that was never seen has none.
+        """
+        with self._lock, self._consistently():
+            wanted = self._writer.unsettled_users() if users is None else list(dict.fromkeys(users))
+            recorded = 0
+            chunk = self._settings.max_resident_users
+            for start in range(0, len(wanted), chunk):
+                residents = self._residents.take(wanted[start : start + chunk])
+                write = WriteSet()
+                touched = [user for user, resident in residents.items() if resident.has_live_events()]
+                for user in touched:
+                    command = CommandRow(self._take_seq(), user, FLUSH, "")
+                    write.commands.append(command)
+                    residents[user].command(command)
+                self._settle(write, {user: residents[user] for user in touched})
+                self._commit(write)
+                recorded += len(touched)
+            return recorded
+
+    def claim(self, limit: int) -> list[LeasedTask]:
+        """Lease up to `limit` tasks, at most one of a user, first in first out."""
+        with self._lock, self._consistently():
+            now = self._clock_us()
+            chosen = self._queue.claimable(limit, now)
+            if not chosen:
+                return []
+            until = now + int(self._settings.lease_seconds * 1_000_000)
+            leases = []
+            for task in chosen:
+                self._tokens += 1
+                held = replace(task, status=TaskStatus.LEASED, attempts=task.attempts + 1)
+                leases.append(LeasedTask(held, f"{self.epoch}-{self._tokens}", until))
+            self._commit(WriteSet(leases=leases))
+            for leased in leases:
+                self._queue.lease(leased)
+            return leases
+
+    def submit(self, proposals: Sequence[Proposal]) -> list[LeaseLost | None]:
+        """Apply proposals in one transaction; a lost lease drops its own proposal only.
+
+        Returns:
+            For each proposal None, or why it changed nothing.
+        """
+        with self._lock, self._consistently():
+            now = self._clock_us()
+            outcomes: list[LeaseLost | None] = []
+            kept: list[tuple[TaskRow, Proposal]] = []
+            for proposal in proposals:
+                try:
+                    kept.append((self._queue.held(proposal.task_id, proposal.token, now), proposal))
+                    outcomes.append(None)
+                except LeaseLost as lost:
+                    outcomes.append(lost)
+            if kept:
+                residents = self._residents.take([task.user for task, _ in kept])
+                write = WriteSet()
+                for task, proposal in kept:
+                    self._apply(task, proposal, residents[task.user], write)
+                for task, _ in kept:
+                    self._queue.finish(task)
+                self._settle(write, residents)
+                self._commit(write)
+            return outcomes
+
+    def fail(self, task_id: str, token: str, error: str) -> None:
+        """Give a leased task back; after `max_attempts` leases it is parked.
+
+        Raises:
+            LeaseLost: the task is not this worker's any more.
+        """
+        with self._lock, self._consistently():
+            task = self._queue.held(task_id, token, self._clock_us())
+            parks = task.attempts >= self._settings.max_attempts
+            self._commit(WriteSet(failures=[TaskFailure(task_id, token, error, parks)]))
+            self._queue.give_back(task, error, parks=parks)
+            if not parks:
+                self._on_tasks()
+
+    def close(self) -> None:
+        """Close the partition; leases end with it."""
+        with self._lock:
+            self._writer.close()
+
+    def _take_rows(self, batch: TurnBatch, offsets: list[int], applied: int, write: WriteSet) -> int:
+        """Put the batch's new turns and end records into the write; return the duplicates."""
+        rows = batches.columns_of(batch.records)
+        users = [User(tenant, user) for tenant, user in zip(rows["tenant"], rows["user_id"], strict=True)]
+        wanted = [at for at, offset in enumerate(offsets) if offset >= applied]
+        if not wanted:
+            return 0
+        records, message_ids, unknown = rows["record"], rows["message_id"], rows["unknown_fields"]
+        turns = list(zip(*(rows[name] for name in _EVENT_COLUMNS), strict=True))
+        known = self._writer.known_messages(
+            [(users[at], message_ids[at]) for at in wanted if records[at] == batches.TURN]
+        )
+        residents = self._residents.take(list(dict.fromkeys(users[at] for at in wanted)))
+        chosen: list[int] = []
+        counts = dict.fromkeys(("duplicates", "naive_timestamps", "unknown_fields"), 0)
+        seq = self._next_seq
+        for at in wanted:
+            user = users[at]
+            if records[at] != batches.TURN:
+                command = CommandRow(seq, user, SESSION_END, rows["session_id"][at], rows["time_us"][at])
+                write.commands.append(command)
+                residents[user].command(command)
+                seq += 1
+                continue
+            key = (user, message_ids[at])
+            if key in known:
+                counts["duplicates"] += 1
+                continue
+            known.add(key)
+            event = Event(user, seq, *turns[at])
+            write.events.append(event)
+            write.event_sources.append((batch.source, offsets[at]))
+            residents[user].arrive(BufferedEvent(seq, event.session_id, event.message_id, event.time_us, event.tokens))
+            seq += 1
+            counts["naive_timestamps"] += event.utc_offset_minutes is None
+            counts["unknown_fields"] += unknown[at]
+            chosen.append(at)
+        self._next_seq = seq
+        if chosen:
+            assert batch.vectors is not None, "a batch is embedded before it reaches the shard"
+            write.vectors = batch.vectors if len(chosen) == len(offsets) else batch.vectors[np.asarray(chosen)]
+        write.counts = {name: count for name, count in counts.items() if count}
+        self._settle(write, residents)
+        return counts["duplicates"]
+
+    def _settle(self, write: WriteSet, residents: dict[User, Resident]) -> None:
+        """Count what may be counted; put new tasks and changed users into the write."""
+        for resident in residents.values():
+            write.tasks.extend(resident.advance(self._settings.limits, self._writer.archived_until_us))
+            row = resident.changed_row()
+            if row is not None:
+                write.users.append(row)
+
+    def _apply(self, task: TaskRow, proposal: Proposal, resident: Resident, write: WriteSet) -> None:
+        held = resident.buffers[task.session_id]
+        last_us: int | None = None
+        seqs: list[int] = []
+        topics = 0
+        for ordinal, proposed in enumerate(proposal.episodes):
+            closed = _closed(task, ordinal, proposed, held)
+            write.closed.append(closed)
+            seqs.extend(proposed.seqs)
+            topics += closed.topic is not None
+            last_us = closed.episode.last_us if last_us is None else max(last_us, closed.episode.last_us)
+        resident.close(task.session_id, seqs, last_us, self._settings.limits)
+        resident.topics += topics
+        write.finished.append((task.id, proposal.token))
+
+    def _commit(self, write: WriteSet) -> None:
+        """Write, then let the copies in memory follow."""
+        self._writer.commit(write)
+        self._positions.update(write.positions)
+        for task in write.tasks:
+            self._queue.add(task)
+        self._residents.shrink()
+        if write.tasks or write.finished:
+            self._on_tasks()
+
+    @contextmanager
+    def _consistently(self) -> Iterator[None]:
+        """Read the ledger back after a call that broke off: memory never outlives a failed commit."""
+        if self._stale:
+            self._recover()
+        self._stale = True
+        try:
+            yield
+        except LeaseLost:  # refused before anything changed
+            self._stale = False
+            raise
+        self._stale = False
+
+    def _recover(self) -> None:
+        self._residents = Residents(self._writer, self._settings.max_resident_users)
+        self._queue = TaskQueue(self._writer.unfinished_tasks())
+        self._positions = dict(self._writer.positions())
+        self._next_seq = self._writer.counters()["seq"]
+        self._stale = False
+
+    def _take_seq(self) -> int:
+        seq = self._next_seq
+        self._next_seq += 1
+        return seq
+
+
+_EVENT_COLUMNS = (
+    *("message_id", "session_id", "speaker", "role", "text", "time_us", "utc_offset_minutes"),
+    *("kind", "origin", "captions", "metadata", "tokens"),
+)
+"""Columns of a batch in the order of `Event`'s fields behind `user` and `seq`."""
+
+
+def _closed(task: TaskRow, ordinal: int, proposed: ProposedEpisode, held: dict[int, BufferedEvent]) -> ClosedEpisode:
+    times = [held[seq].time_us for seq in proposed.seqs]
+    episode = Episode(
+        id=identity.episode_id(task.id, ordinal),
+        user=task.user,
+        session_id=task.session_id,
+        seqs=proposed.seqs,
+        first_us=min(times),
+        last_us=max(times),
+        trigger=proposed.trigger,
+        detector=proposed.detector,
+        confidence=proposed.cut.confidence,
+        reason=proposed.cut.reason,
+    )
+    events = [
+        ArchivedEvent(task.user, seq, episode.id, dates, entities)
+        for seq, dates, entities in zip(proposed.seqs, proposed.event_dates, proposed.event_entities, strict=True)
+    ]
+    if proposed.topic is None:
+        return ClosedEpisode(episode, task.id, ordinal, events, proposed.relations)
+    made = proposed.topic
+    topic = Topic(
+        id=identity.topic_id(task.id, ordinal),
+        user=task.user,
+        episode_id=episode.id,
+        summary=made.summary,
+        keywords=made.keywords,
+        entities=made.entities,
+        dates=made.dates,
+        first_us=episode.first_us,
+        last_us=episode.last_us,
+        confidence=made.confidence,
+        model=made.model,
+    )
+    return ClosedEpisode(
+        episode, task.id, ordinal, events, proposed.relations, topic, made.vector, made.relations, made.supersedes
+    )

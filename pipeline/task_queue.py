@@ -1,0 +1,117 @@
+"""Which task a worker may have: first in first out per user, one leased at a time.
+
+The queue mirrors the ledger's task rows; the shard writes every change of it in the
+transaction that makes the change true.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..memory.errors import LeaseLost
+from ..memory.model import User
+from ..memory.writes import LeasedTask, TaskRow, TaskStatus
+
+
+class TaskQueue:
+    """A partition's unfinished tasks."""
+
+    def __init__(self, tasks: Iterable[TaskRow]) -> None:
+        """Start from the ledger's rows; a lease of an earlier epoch counts as open."""
+        self._waiting: dict[User, list[TaskRow]] = {}
+        self._ready: OrderedDict[User, None] = OrderedDict()
+        self._leases: dict[str, LeasedTask] = {}
+        self._expiries: list[tuple[int, str, str]] = []
+        for task in tasks:
+            status = TaskStatus.PARKED if task.status == TaskStatus.PARKED else TaskStatus.OPEN
+            self.add(replace(task, status=status))
+
+    def __len__(self) -> int:
+        return sum(len(tasks) for tasks in self._waiting.values())
+
+    def add(self, task: TaskRow) -> None:
+        """Take a new task."""
+        tasks = self._waiting.setdefault(task.user, [])
+        bisect.insort(tasks, task, key=lambda held: (held.position_seq, held.ordinal))
+        self._refresh(task.user)
+
+    def claimable(self, limit: int, now_us: int) -> list[TaskRow]:
+        """Up to `limit` tasks that may be leased now, at most one of a user."""
+        self._expire(now_us)
+        chosen: list[TaskRow] = []
+        for user in self._ready:
+            if len(chosen) == limit:
+                break
+            chosen.append(self._waiting[user][0])
+        return chosen
+
+    def lease(self, leased: LeasedTask) -> None:
+        """Put a claimable task into a worker's hands."""
+        self._leases[leased.task.id] = leased
+        heapq.heappush(self._expiries, (leased.lease_until_us, leased.task.id, leased.token))
+        self._replace(leased.task)
+        self._ready.pop(leased.task.user, None)
+
+    def held(self, task_id: str, token: str, now_us: int) -> TaskRow:
+        """The task, if it is leased under this token and the lease has not expired.
+
+        Raises:
+            LeaseLost: otherwise.
+        """
+        leased = self._leases.get(task_id)
+        if leased is None or leased.token != token or leased.lease_until_us <= now_us:
+            raise LeaseLost(
+                f"task {task_id} is not leased under token {token}: its lease expired or it was finished; "
+                "drop the proposal and claim again"
+            )
+        return leased.task
+
+    def finish(self, task: TaskRow) -> None:
+        """Remove an applied task."""
+        del self._leases[task.id]
+        tasks = self._waiting[task.user]
+        tasks.pop(0)
+        if not tasks:
+            del self._waiting[task.user]
+        self._refresh(task.user)
+
+    def give_back(self, task: TaskRow, error: str, *, parks: bool) -> None:
+        """A worker could not finish a leased task."""
+        del self._leases[task.id]
+        status = TaskStatus.PARKED if parks else TaskStatus.OPEN
+        self._replace(replace(task, status=status, error=error))
+        self._refresh(task.user)
+
+    def counts(self) -> tuple[int, int]:
+        """Tasks that will be worked on, and tasks that are parked."""
+        parked = sum(task.status == TaskStatus.PARKED for tasks in self._waiting.values() for task in tasks)
+        return len(self) - parked, parked
+
+    def blocked_by_parking(self) -> int:
+        """Tasks of users whose first task is parked: they wait for a person."""
+        return sum(len(tasks) for tasks in self._waiting.values() if tasks[0].status == TaskStatus.PARKED)
+
+    def _replace(self, task: TaskRow) -> None:
+        tasks = self._waiting[task.user]
+        tasks[[held.id for held in tasks].index(task.id)] = task
+
+    def _refresh(self, user: User) -> None:
+        tasks = self._waiting.get(user)
+        if tasks and tasks[0].status == TaskStatus.OPEN and not any(task.id in self._leases for task in tasks):
+            self._ready.setdefault(user, None)
+        else:
+            self._ready.pop(user, None)
+
+    def _expire(self, now_us: int) -> None:
+        while self._expiries and self._expiries[0][0] <= now_us:
+            until_us, task_id, token = heapq.heappop(self._expiries)
+            leased = self._leases.get(task_id)
+            if leased is None or leased.token != token or leased.lease_until_us != until_us:
+                continue
+            del self._leases[task_id]
+            self._replace(replace(leased.task, status=TaskStatus.OPEN))
+            self._refresh(leased.task.user)

@@ -1,0 +1,128 @@
+"""Shared by all suites: what a component's absence means, and no network."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from raygam.adapters.minilm_embedder import find_weights
+from raygam.adapters.sqlite_store import SqliteStore
+from raygam.memory.model import User
+from raygam.memory.ports import Reader
+from raygam.memory.writes import UserRow
+
+REQUIRED = frozenset(filter(None, os.environ.get("RAYGAM_TEST_REQUIRE", "").split(",")))
+"""Components whose absence fails the run instead of skipping tests: models, …"""
+
+
+def need(component: str, present: bool, reason: str) -> None:
+    """Skip the test if a component is absent, or fail it where the run requires the component."""
+    if present:
+        return
+    if component in REQUIRED:
+        pytest.fail(f"RAYGAM_TEST_REQUIRE names {component}, but {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture
+def minilm_weights() -> None:
+    """The embedder's weights are at hand."""
+    need("models", find_weights() is not None, "no weights of all-MiniLM-L6-v2 are installed")
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that reaches beyond this machine fails where it tries."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: object) -> None:
+        host = address[0] if isinstance(address, tuple) else None
+        if host is not None and not (str(host).startswith("127.") or host in ("localhost", "::1")):
+            raise AssertionError(f"a test tried to reach {address!r}")
+        connect(self, address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings of the person who runs the tests do not reach them."""
+    for name in list(os.environ):
+        if name.startswith("RAYGAM_") and not name.startswith("RAYGAM_TEST_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def state_of() -> Callable[[Path], dict[str, Any]]:
+    """Everything a state holds that a reader can see, named by ids and not by internal numbers."""
+    return state_document
+
+
+def state_document(directory: Path) -> dict[str, Any]:
+    """Graphs, positions, dead letters and tasks of a state, comparable between runs."""
+    store = SqliteStore.open_read_only(directory)
+    try:
+        users: dict[str, Any] = {}
+        letters: list[Any] = []
+        positions: dict[str, int] = {}
+        for partition in range(store.facts.partitions):
+            reader = store.reader(partition)
+            for row in reader.users():
+                users[f"{row.user.tenant}/{row.user.user_id}"] = _user_document(reader, row)
+            letters += [(letter.offset, letter.reason, letter.payload) for letter in reader.dead_letters()]
+            for source, position in reader.partition_info().positions.items():
+                positions[f"{partition} {source}"] = position.next_offset
+        return {"users": users, "dead_letters": sorted(letters), "positions": positions}
+    finally:
+        store.close()
+
+
+def _user_document(reader: Reader, row: UserRow) -> dict[str, Any]:
+    user = row.user
+    events = reader.events(user)
+    names = {event.seq: event.message_id for event in events}
+    vectors = {entry.ref: entry.vector for entry in _vectors(reader, user)}
+    assert len(names) == len(set(names.values())), "an event is stored twice"
+    return {
+        "watermark": row.progress.watermark_us,
+        "open_tasks": row.progress.open_tasks,
+        "counts": (row.events, row.topics, row.tasks_applied),
+        "events": {
+            event.message_id: (
+                *(event.session_id, event.speaker, event.role, event.text, event.time_us, event.utc_offset_minutes),
+                *(event.kind, event.origin, event.captions, dict(event.metadata), event.episode_id),
+                *(event.dates, event.entities),
+                vectors[str(event.seq)],
+            )
+            for event in events
+        },
+        "episodes": {
+            episode.id: (
+                *(episode.session_id, tuple(names[seq] for seq in episode.seqs), episode.trigger),
+                *(episode.reason, episode.confidence, episode.first_us, episode.last_us),
+            )
+            for episode in reader.episodes(user)
+        },
+        "topics": {topic.id: (topic, vectors[topic.id]) for topic in reader.topics(user)},
+        "topic_relations": sorted(map(str, reader.topic_relations(user))),
+        "event_relations": sorted(
+            (names[relation.source_seq], names[relation.target_seq], relation.type, relation.weight)
+            for relation in reader.event_relations(user)
+        ),
+    }
+
+
+class _Entry(NamedTuple):
+    ref: str
+    vector: bytes
+
+
+def _vectors(reader: Reader, user: User) -> list[_Entry]:
+    log = reader.entries(user)
+    assert len(log.refs) == len(set(log.refs)), "a vector was added twice"
+    return [_Entry(ref, vector.tobytes()) for ref, vector in zip(log.refs, log.vectors, strict=True)]

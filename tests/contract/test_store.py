@@ -1,0 +1,785 @@
+"""What every store promises (`Store`, `Writer`, `Reader` of the ports).
+
+A store joins by a factory in `FACTORIES`; what is peculiar to SQLite's files is in
+`test_sqlite_store.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raygam.adapters.sqlite_store import SqliteStore
+from raygam.memory.errors import Fenced, LeaseLost, Misconfigured, RaygamError, StateLocked
+from raygam.memory.model import (
+    Episode,
+    Event,
+    EventRelation,
+    Layer,
+    ResolvedDate,
+    Topic,
+    TopicRelation,
+    User,
+)
+from raygam.memory.ports import Reader, Store, Writer
+from raygam.memory.progression import Buffer, Progress
+from raygam.memory.writes import (
+    ArchivedEvent,
+    BufferedEvent,
+    ClosedEpisode,
+    CommandRow,
+    DeadLetter,
+    LeasedTask,
+    SourcePosition,
+    StateFacts,
+    TaskFailure,
+    TaskRow,
+    UserRow,
+    WriteSet,
+)
+
+FACTS = StateFacts(partitions=2, partitioner="murmur2", embedder="stub", dimension=4, template=1)
+ANNA = User("default", "anna")
+BEN = User("default", "ben")
+
+
+@dataclass(frozen=True)
+class Factory:
+    """How a store is made: both functions open the same state at each call."""
+
+    create_or_open: Callable[[StateFacts], Store]
+    open_read_only: Callable[[], Store]
+    code: str
+    """The same as Python source that binds `store`, for a process that is going to be killed."""
+
+
+def _sqlite(path: Path) -> Factory:
+    directory = path / "state"
+    code = (
+        "from pathlib import Path; from raygam.adapters.sqlite_store import SqliteStore; "
+        f"store = SqliteStore.create_or_open(Path({str(directory)!r}), FACTS)"
+    )
+    return Factory(
+        lambda facts: SqliteStore.create_or_open(directory, facts), lambda: SqliteStore.open_read_only(directory), code
+    )
+
+
+FACTORIES = {"sqlite": _sqlite}
+
+
+@pytest.fixture(params=sorted(FACTORIES))
+def factory(request: pytest.FixtureRequest, tmp_path: Path) -> Factory:
+    return FACTORIES[request.param](tmp_path)
+
+
+@pytest.fixture
+def store(factory: Factory) -> Iterator[Store]:
+    store = factory.create_or_open(FACTS)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def writer(store: Store) -> Writer:
+    return store.writer(0)
+
+
+@pytest.fixture
+def reader(store: Store, writer: Writer) -> Reader:
+    return store.reader(0)
+
+
+def turn(seq: int, user: User = ANNA, **changes: Any) -> Event:
+    return replace(Event(user, seq, f"m{seq}", "s", "Anna", "user", f"text {seq}", 1000 * seq, tokens=3), **changes)
+
+
+def vector(*values: float) -> Any:
+    made = np.array(values, np.float32)
+    return made / np.linalg.norm(made)
+
+
+def vectors(count: int) -> Any:
+    return np.stack([vector(1, at, at * at, -1) for at in range(count)]) if count else None
+
+
+def turns(*events: Event, **more: Any) -> WriteSet:
+    return WriteSet(events=list(events), vectors=vectors(len(events)), **more)
+
+
+def task(name: str, user: User = ANNA, *, seqs: tuple[int, ...] = (1, 2), at: int = 2, **changes: Any) -> TaskRow:
+    made = TaskRow(
+        name,
+        user,
+        "s",
+        "pause",
+        closes_tail=False,
+        force=True,
+        seqs=seqs,
+        position_seq=at,
+        ordinal=0,
+        archived_until_us=None,
+    )
+    return replace(made, **changes)
+
+
+def topic(name: str, episode: str, **changes: Any) -> Topic:
+    made = Topic(
+        *(name, ANNA, episode, "Sails — 帆", ("boat", "harbour"), ("Maria",)),
+        *((ResolvedDate("yesterday", "2023-05-07", "2023-05-07"),), 1000, 2000, 0.9, "extractive/1"),
+    )
+    return replace(made, **changes)
+
+
+def closed(
+    name: str, task_id: str, *seqs: int, ordinal: int = 0, made: Topic | None = None, **more: Any
+) -> ClosedEpisode:
+    episode = Episode(name, ANNA, "s", seqs, 1000 * seqs[0], 1000 * seqs[-1], "pause", "tiling/1", 0.7, "a gap")
+    archived = [
+        ArchivedEvent(ANNA, seq, name, (ResolvedDate("today", "2023-05-08", "2023-05-08"),), ("Maria", "Łódź"))
+        for seq in seqs
+    ]
+    relations = tuple(EventRelation(one, other, "temporal", 0.5) for one, other in pairwise(seqs))
+    given = None if made is None else vector(0, 1, 0, 0)
+    return ClosedEpisode(episode, task_id, ordinal, archived, relations, made, given, **more)
+
+
+def leased(made: TaskRow, token: str = "t1") -> LeasedTask:
+    return LeasedTask(made, token, 5_000_000)
+
+
+def everything(reader: Reader, *users: User) -> list[object]:
+    """All that a reader can see, to compare before and after."""
+    seen: list[object] = [reader.partition_info(), list(reader.users()), list(reader.dead_letters()), reader.tasks()]
+    for user in users or (ANNA, BEN):
+        entries = reader.entries(user)
+        seen += [reader.events(user), reader.episodes(user), reader.topics(user), reader.topic_relations(user)]
+        seen += [reader.event_relations(user), entries.seqs.tolist(), entries.refs, entries.vectors.tolist()]
+    return seen
+
+
+def archived_state(writer: Writer) -> None:
+    """Four turns of Anna; the first two in an episode with a topic."""
+    writer.commit(turns(turn(1), turn(2), turn(3), turn(4), tasks=[task("task-1")], users=[UserRow(ANNA, Progress())]))
+    writer.commit(WriteSet(leases=[leased(task("task-1"))]))
+    made = closed("episode-1", "task-1", 1, 2, made=topic("topic-1", "episode-1"))
+    writer.commit(WriteSet(finished=[("task-1", "t1")], closed=[made]))
+
+
+# Turns.
+
+
+def test_a_turn_comes_back_as_it_was(writer: Writer, reader: Reader) -> None:
+    whole = turn(
+        1,
+        message_id="m/1 'x' \"y\"",
+        text="Ich war\nin Łódź 🙂 昨天",
+        utc_offset_minutes=-210,
+        kind="action",
+        origin="recalled",
+        captions=("a boat", "une mer"),
+        metadata={"deep": {"list": [1, None, 2.5, "ü"]}},
+        role="assistant",
+    )
+    bare = turn(2, utc_offset_minutes=None, time_us=-5)
+    writer.commit(turns(whole, bare, event_sources=[("file:a", 10), ("api", 3)]))
+    assert reader.events(ANNA) == [whole, bare]
+    assert reader.events(ANNA, after_seq=1) == [bare]
+    assert reader.events(ANNA, seqs=[2, 99, 1]) == [bare, whole]
+    assert reader.events(ANNA, seqs=[]) == []
+    assert reader.events(BEN) == []
+    assert reader.version(BEN) is None
+
+
+def test_odd_ids_are_kept_apart(writer: Writer, reader: Reader) -> None:
+    users = [
+        User("t1", "a:b"),
+        User("t1:a", "b"),
+        User("t1", 'a"b'),
+        User("t1", "a'; DROP TABLE event; --"),
+        User("租户", "用户/一"),
+        User("t1", "x" * 256),
+        User("t1", "x" * 255),
+        User("t1", '["t1","a"]'),
+    ]
+    ids = ["1", "1/2", '"', "'", "消息", "y" * 256, "a\\u0041", " "]
+    events = [
+        turn(at * len(ids) + offset + 1, user, message_id=name)
+        for at, user in enumerate(users)
+        for offset, name in enumerate(ids)
+    ]
+    assert writer.known_messages([(event.user, event.message_id) for event in events]) == set()
+    writer.commit(turns(*events, users=[UserRow(user, Progress(), events=8) for user in users]))
+    keys = {(event.user, event.message_id) for event in events}
+    strangers = {(user, "2") for user in users} | {(User("t1", "a"), "1"), (User("t1:a:b", ""), "1")}
+    assert writer.known_messages([*keys, *strangers]) == keys
+    for user in users:
+        assert [event.message_id for event in reader.events(user)] == ids
+        assert len(reader.entries(user).seqs) == len(ids)
+    assert set(writer.load([*users, BEN])) == set(users)
+
+
+def test_a_message_is_stored_once(writer: Writer, reader: Reader) -> None:
+    writer.commit(turns(turn(1)))
+    before = everything(reader)
+    with pytest.raises(RaygamError, match="message_id"):
+        writer.commit(turns(turn(2), turn(3, message_id="m1")))
+    assert everything(reader) == before
+    writer.commit(turns(turn(2), turn(3, BEN, message_id="m1")))  # another user's is another message
+
+
+def test_a_number_is_never_given_twice(factory: Factory) -> None:
+    store = factory.create_or_open(FACTS)
+    first = store.writer(0)
+    assert first.counters()["seq"] == 1
+    first.commit(turns(turn(1), turn(5), commands=[CommandRow(9, ANNA, "flush", "")]))
+    assert first.counters()["seq"] == 10
+    with pytest.raises(ValueError, match="from 10 on"):
+        first.commit(turns(turn(7)))
+    store.close()
+    store = factory.create_or_open(FACTS)
+    again = store.writer(0)
+    assert again.counters()["seq"] == 10
+    again.commit(turns(turn(10)))
+    store.close()
+
+
+def test_lists_that_do_not_belong_together_are_refused(writer: Writer, reader: Reader) -> None:
+    with pytest.raises(ValueError, match="vectors"):
+        writer.commit(WriteSet(events=[turn(1)], vectors=np.zeros((1, 3), np.float32)))
+    with pytest.raises(ValueError, match="vectors"):
+        writer.commit(WriteSet(events=[turn(1)]))
+    with pytest.raises(ValueError, match="sources"):
+        writer.commit(turns(turn(1), event_sources=[("a", 1), ("a", 2)]))
+    assert reader.events(ANNA) == []
+
+
+# One transaction.
+
+
+def test_a_write_that_breaks_off_changes_nothing(writer: Writer, reader: Reader) -> None:
+    archived_state(writer)
+    writer.commit(WriteSet(tasks=[task("task-2", seqs=(3, 4), at=4)], leases=[leased(task("task-2"))]))
+    before = everything(reader)
+    late_fault = WriteSet(
+        events=[turn(5), turn(6, BEN)],
+        vectors=vectors(2),
+        event_sources=[("file:new", 0), ("file:new", 9)],
+        positions={"file:new": SourcePosition(20)},
+        users=[UserRow(ANNA, Progress(9, 6, 0, {"s": Buffer(1, 2, 3, 4)})), UserRow(BEN, Progress())],
+        commands=[CommandRow(7, BEN, "flush", "")],
+        tasks=[task("task-3", BEN, seqs=(6,), at=6)],
+        finished=[("task-2", "t1")],
+        closed=[closed("episode-2", "task-2", 3, 4, made=topic("topic-1", "episode-2"))],  # the id is taken
+        dead_letters=[DeadLetter("file:new", 15, "not_json", "", b"")],
+        counts={"duplicates": 1},
+    )
+    with pytest.raises(RaygamError, match=r"topic\.id"):
+        writer.commit(late_fault)
+    assert everything(reader) == before
+    assert writer.known_messages([(BEN, "m6")]) == set()
+    assert writer.load([BEN]) == {}
+    assert "file:new" not in writer.positions()
+    late_fault.closed = [closed("episode-2", "task-2", 3, 4, made=topic("topic-2", "episode-2"))]
+    writer.commit(late_fault)  # and the writer goes on as if it had not been tried
+    assert reader.partition_info().counts == {"duplicates": 1}
+    assert [row.user for row in reader.users()] == [ANNA, BEN]
+    assert reader.version(BEN) == (0, 0)
+    assert reader.partition_info().positions["file:new"].next_offset == 20
+
+
+class _Peeking(list[DeadLetter]):
+    """Dead letters that call back while the transaction is under way, near its end."""
+
+    def __init__(self, letters: list[DeadLetter], callback: Callable[[], None]) -> None:
+        super().__init__(letters)
+        self._callback = callback
+
+    def __iter__(self) -> Iterator[DeadLetter]:
+        self._callback()
+        return super().__iter__()
+
+
+def test_a_reader_sees_only_what_is_committed(factory: Factory, writer: Writer, reader: Reader) -> None:
+    writer.commit(turns(turn(1)))
+    before = everything(reader)
+    seen: list[list[object]] = []
+
+    def peek() -> None:
+        seen.append(everything(reader))
+        other = factory.open_read_only()  # one that opens in the middle
+        seen.append(everything(other.reader(0)))
+        other.close()
+
+    letters = _Peeking([DeadLetter("api", 1, "not_json", "", b"")], peek)
+    writer.commit(turns(turn(2), turn(3, BEN), dead_letters=letters))
+    assert seen == [before, before]
+    assert len(reader.events(ANNA)) == 2
+
+
+def test_threads_read_at_once(writer: Writer, reader: Reader) -> None:
+    writer.commit(turns(*(turn(seq) for seq in range(1, 101))))
+    counts: list[int] = []
+
+    def read() -> None:
+        counts.extend(len(reader.events(ANNA)) for _ in range(20))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for seq in range(101, 111):
+        writer.commit(turns(turn(seq)))
+    for thread in threads:
+        thread.join()
+    assert len(counts) == 80
+    assert all(100 <= count <= 110 for count in counts)
+
+
+# Positions, dead letters, counts.
+
+
+def test_positions_never_decrease_and_are_per_source(writer: Writer, reader: Reader) -> None:
+    far = SourcePosition(100, "a.jsonl", 64, "ab")
+    writer.commit(WriteSet(positions={"file:a": far, "api": SourcePosition(3)}))
+    writer.commit(WriteSet(positions={"file:a": SourcePosition(40, "a.jsonl", 32, "cd"), "file:b": SourcePosition(0)}))
+    assert writer.positions() == {"file:a": far, "api": SourcePosition(3), "file:b": SourcePosition(0)}
+    further = SourcePosition(101, "moved.jsonl", 65, "ef")
+    writer.commit(WriteSet(positions={"file:a": further}))
+    assert writer.positions()["file:a"] == further
+    assert reader.partition_info().positions == writer.positions()
+
+
+def test_dead_letters_keep_their_bytes_and_a_replay_adds_none(writer: Writer, reader: Reader) -> None:
+    payload = bytes(range(256)) * 3
+    first = DeadLetter("file:a", 7, "not_json", "line 1: …", payload)
+    writer.commit(WriteSet(dead_letters=[first, DeadLetter("file:a", 9, "blank", "", b"")]))
+    writer.commit(WriteSet(dead_letters=[first, DeadLetter("file:b", 7, "blank", "", b"\0")]))
+    assert list(reader.dead_letters()) == [
+        first,
+        DeadLetter("file:a", 9, "blank", "", b""),
+        DeadLetter("file:b", 7, "blank", "", b"\0"),
+    ]
+    assert reader.partition_info().dead_letters == 3
+
+
+def test_more_than_a_page_of_users_and_dead_letters(writer: Writer, reader: Reader) -> None:
+    users = [User("default", f"user-{at}") for at in range(2001)]
+    rows = [UserRow(user, Progress(at, 0, 0, {"s": Buffer(1, at, 0, 0)})) for at, user in enumerate(users)]
+    writer.commit(WriteSet(users=rows))
+    writer.commit(WriteSet(dead_letters=[DeadLetter("a", at, "blank", "", b"") for at in range(2001)]))
+    assert list(reader.users()) == rows
+    assert [letter.offset for letter in reader.dead_letters()] == list(range(2001))
+
+
+def test_counts_add_up(factory: Factory, writer: Writer, reader: Reader) -> None:
+    writer.commit(WriteSet(counts={"duplicates": 2, "unknown_fields": 1}))
+    writer.commit(WriteSet(counts={"duplicates": 3}))
+    assert reader.partition_info().counts == {"duplicates": 5, "unknown_fields": 1}
+
+
+# Users.
+
+
+def test_a_user_is_picked_up_whole(writer: Writer) -> None:
+    buffers = {"s": Buffer(2, 6, 2000, 2048, 0), "other / session": Buffer(1, 3, 3000, 2560, 3)}
+    row = UserRow(ANNA, Progress(3000, 3, 1, buffers), last_seq=6, events=5, tasks_applied=7, topics=8)
+    other = turn(3, session_id="other / session")
+    commands = [CommandRow(6, ANNA, "session_end", "s", 77), CommandRow(7, ANNA, "flush", "")]
+    counted = CommandRow(2, ANNA, "flush", "")
+    writer.commit(turns(turn(1), other, turn(4), users=[row], commands=[counted, *commands]))
+    stored = writer.load([BEN, ANNA])
+    assert list(stored) == [ANNA]
+    assert stored[ANNA].row == row
+    assert stored[ANNA].buffered == (
+        BufferedEvent(1, "s", "m1", 1000, 3),
+        BufferedEvent(3, "other / session", "m3", 3000, 3),
+        BufferedEvent(4, "s", "m4", 4000, 3),
+    )
+    assert stored[ANNA].commands == tuple(commands)
+
+
+def test_a_dropped_buffer_goes(factory: Factory) -> None:
+    def row(*sessions: str) -> UserRow:
+        return UserRow(ANNA, Progress(None, 0, 0, {session: Buffer(1, 2, 3, 4) for session in sessions}))
+
+    store = factory.create_or_open(FACTS)
+    writer = store.writer(0)
+    writer.commit(WriteSet(users=[row("a", "b", "c")]))
+    writer.commit(WriteSet(users=[row("b", "d")]))
+    assert writer.load([ANNA])[ANNA].row == row("b", "d")
+    store.close()
+    store = factory.create_or_open(FACTS)
+    writer = store.writer(0)  # has not read the user
+    writer.commit(WriteSet(users=[row("e")]))
+    assert writer.load([ANNA])[ANNA].row == row("e")
+    store.close()
+
+
+def test_who_is_unsettled(writer: Writer) -> None:
+    users = {name: User("default", name) for name in ("buffered", "ordered", "tasked", "settled")}
+    writer.commit(
+        turns(
+            turn(1, users["buffered"]),
+            users=[UserRow(user, Progress(None, 5)) for user in users.values()],
+            commands=[CommandRow(6, users["ordered"], "flush", ""), CommandRow(4, users["settled"], "flush", "")],
+            tasks=[task("t", users["tasked"])],
+        )
+    )
+    assert set(writer.unsettled_users()) == {users["buffered"], users["ordered"], users["tasked"]}
+
+
+def test_archived_turns_leave_the_buffered_ones_open(writer: Writer) -> None:
+    writer.commit(turns(*(turn(seq) for seq in range(1, 7)), tasks=[task("task-1"), task("task-2", ordinal=1)]))
+    writer.commit(WriteSet(leases=[leased(task("task-1"))]))
+    writer.commit(WriteSet(finished=[("task-1", "t1")], closed=[closed("one", "task-1", 2, 4)]))
+    assert [event.seq for event in writer.load([ANNA])[ANNA].buffered] == [1, 3, 5, 6]
+    writer.commit(WriteSet(leases=[leased(task("task-2"), "t2")]))
+    writer.commit(
+        turns(
+            turn(7),
+            finished=[("task-2", "t2")],
+            closed=[closed("two", "task-2", 1, 3), closed("three", "task-2", 5, 6, ordinal=1)],
+        )
+    )
+    assert [event.seq for event in writer.load([ANNA])[ANNA].buffered] == [7]
+    assert writer.unsettled_users() == [ANNA]
+
+
+def test_an_event_lies_in_one_episode(writer: Writer, reader: Reader) -> None:
+    archived_state(writer)
+    writer.commit(WriteSet(tasks=[task("task-2")], leases=[leased(task("task-2"), "t2")]))
+    before = everything(reader)
+    for seqs in ((2, 3), (3, 99)):
+        with pytest.raises(RaygamError, match="names an event"):
+            writer.commit(WriteSet(finished=[("task-2", "t2")], closed=[closed("again", "task-2", *seqs)]))
+    assert everything(reader) == before
+
+
+# Fencing and leases.
+
+
+def test_a_later_opening_fences_an_earlier_one(store: Store) -> None:
+    zombie = store.writer(0)
+    heir = store.writer(0)
+    other = store.writer(1)
+    assert heir.epoch > zombie.epoch
+    with pytest.raises(Fenced, match="partition 0"):
+        zombie.commit(turns(turn(1)))
+    with pytest.raises(Fenced):
+        zombie.commit(WriteSet())
+    heir.commit(turns(turn(1)))
+    other.commit(turns(turn(1, BEN)))
+    assert [event.seq for event in store.reader(0).events(ANNA)] == [1]
+
+
+def test_an_epoch_rises_with_every_opening(factory: Factory) -> None:
+    epochs = []
+    for _ in range(3):
+        store = factory.create_or_open(FACTS)
+        epochs.append(store.writer(0).epoch)
+        store.close()
+    reading = factory.open_read_only()
+    assert reading.reader(0).partition_info().epoch == epochs[-1]  # a read-only opening bumps nothing
+    reading.close()
+    assert epochs == sorted(set(epochs))
+
+
+def test_a_result_needs_its_lease(writer: Writer, reader: Reader) -> None:
+    writer.commit(turns(turn(1), turn(2), tasks=[task("task-1")]))
+    result = WriteSet(finished=[("task-1", "t1")], closed=[closed("one", "task-1", 1, 2)])
+    for _ in range(2):
+        before = everything(reader)
+        with pytest.raises(LeaseLost, match="task-1"):
+            writer.commit(result)  # not leased yet; then, leased under another token
+        assert everything(reader) == before
+        writer.commit(WriteSet(leases=[leased(task("task-1"), "other")]))
+    writer.commit(WriteSet(leases=[leased(task("task-1"), "t1")]))
+    with pytest.raises(LeaseLost):
+        writer.commit(WriteSet(failures=[TaskFailure("task-1", "other", "late", parks=True)]))
+    writer.commit(result)
+    with pytest.raises(LeaseLost):
+        writer.commit(result)  # applies once
+    with pytest.raises(LeaseLost):
+        writer.commit(WriteSet(leases=[leased(task("task-1"))]))  # nothing is left to lease
+    assert [episode.id for episode in reader.episodes(ANNA)] == ["one"]
+    assert reader.tasks() == []
+
+
+def test_a_lost_lease_takes_the_rest_of_its_write_along(writer: Writer, reader: Reader) -> None:
+    writer.commit(turns(turn(1), tasks=[task("task-1"), task("task-2", BEN)]))
+    writer.commit(WriteSet(leases=[leased(task("task-1"), "a"), leased(task("task-2", BEN), "b")]))
+    before = everything(reader)
+    with pytest.raises(LeaseLost):
+        writer.commit(turns(turn(2), finished=[("task-1", "a"), ("task-2", "lost")]))
+    assert everything(reader) == before
+
+
+def test_one_leased_task_of_a_user(writer: Writer, reader: Reader) -> None:
+    tasks = [task("first"), task("second", ordinal=1), task("bens", BEN)]
+    writer.commit(WriteSet(tasks=tasks))
+    with pytest.raises(RaygamError):
+        writer.commit(WriteSet(leases=[leased(tasks[0], "a"), leased(tasks[1], "b")]))
+    assert {row.status for row in reader.tasks()} == {"open"}
+    writer.commit(WriteSet(leases=[leased(tasks[0], "a"), leased(tasks[2], "b")]))
+    writer.commit(WriteSet(finished=[("first", "a")], leases=[leased(tasks[1], "c")]))
+    assert {row.id: row.status for row in reader.tasks()} == {"second": "leased", "bens": "leased"}
+
+
+def test_tasks_come_back_in_order_with_what_befell_them(writer: Writer, reader: Reader) -> None:
+    late = task("a-late", at=9, archived_until_us=55, closes_tail=True, force=False, trigger="flush")
+    tasks = [late, task("c", ordinal=1), task("b", seqs=(5, 4, 2)), task("bens", BEN, at=1)]
+    writer.commit(WriteSet(tasks=tasks))
+    assert writer.unfinished_tasks() == [tasks[3], tasks[2], tasks[1], late]
+    writer.commit(WriteSet(leases=[leased(tasks[2], "x"), leased(tasks[3], "y")]))
+    writer.commit(
+        WriteSet(failures=[TaskFailure("b", "x", "timeout", parks=False), TaskFailure("bens", "y", "bad", parks=True)])
+    )
+    assert reader.tasks() == [
+        replace(tasks[3], status="parked", attempts=1, error="bad"),
+        replace(tasks[2], attempts=1, error="timeout"),
+        tasks[1],
+        late,
+    ]
+    info = reader.partition_info()
+    assert (info.open_tasks, info.parked_tasks) == (3, 1)
+    writer.commit(WriteSet(leases=[leased(tasks[3], "z")]))  # a parked one may be tried again
+    assert reader.tasks()[0].attempts == 2
+
+
+def test_a_task_is_made_once(writer: Writer, reader: Reader) -> None:
+    writer.commit(WriteSet(tasks=[task("task-1")]))
+    with pytest.raises(RaygamError, match=r"task\.id"):
+        writer.commit(WriteSet(tasks=[task("task-1")]))
+    assert len(reader.tasks()) == 1
+
+
+# Archives and the topic associative network.
+
+
+def test_an_episode_and_its_topic_come_back(writer: Writer, reader: Reader) -> None:
+    archived_state(writer)
+    writer.commit(WriteSet(users=[UserRow(ANNA, Progress(), last_seq=4, events=4, tasks_applied=1, topics=1)]))
+    assert reader.version(ANNA) == (4, 1)
+    assert reader.episodes(ANNA) == [closed("episode-1", "", 1, 2).episode]
+    assert reader.topics(ANNA) == [topic("topic-1", "episode-1")]
+    assert reader.event_relations(ANNA) == [EventRelation(1, 2, "temporal", 0.5)]
+    events = reader.events(ANNA)
+    assert [event.episode_id for event in events] == ["episode-1", "episode-1", None, None]
+    assert events[0].entities == ("Maria", "Łódź")
+    assert events[1].dates == (ResolvedDate("today", "2023-05-08", "2023-05-08"),)
+    assert writer.archived_until_us(ANNA, "s") == 2000
+    assert writer.archived_until_us(ANNA, "other") is None
+    assert writer.archived_until_us(BEN, "s") is None
+    assert reader.topics(BEN) == []
+
+
+def test_relations_and_what_they_supersede(writer: Writer, reader: Reader) -> None:
+    archived_state(writer)
+    writer.commit(WriteSet(tasks=[task("task-2")], leases=[leased(task("task-2"))]))
+    edges = (
+        TopicRelation("topic-2", "topic-1", "contradict", 0.75),
+        TopicRelation("topic-2", "topic-3", "causal", 1.0),
+    )
+    second = closed(
+        *("episode-2", "task-2", 3),
+        made=topic("topic-2", "episode-2", first_us=3000),
+        topic_relations=edges,  # one of them to a topic of the same write
+        supersedes=("topic-1",),
+    )
+    third = closed("episode-3", "task-2", 4, ordinal=1, made=topic("topic-3", "episode-3", first_us=4000))
+    writer.commit(WriteSet(finished=[("task-2", "t1")], closed=[second, third]))
+    assert reader.topic_relations(ANNA) == list(edges)
+    assert [(made.id, made.superseded_by) for made in reader.topics(ANNA)] == [
+        ("topic-1", "topic-2"),
+        ("topic-2", None),
+        ("topic-3", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "change"),
+    [
+        ("unrelated", {"topic_relations": (TopicRelation("topic-2", "topic-1", "unrelated", 0.9),)}),
+        ("no such topic", {"topic_relations": (TopicRelation("topic-2", "nowhere", "causal", 0.9),)}),
+        ("itself", {"topic_relations": (TopicRelation("topic-2", "topic-2", "causal", 0.9),)}),
+        ("confidence", {"topic_relations": (TopicRelation("topic-2", "topic-1", "causal", 1.1),)}),
+        ("superseded nothing", {"supersedes": ("nowhere",)}),
+        ("place taken", {"task_id": "task-1"}),
+        ("no such task", {"task_id": "nowhere"}),
+        ("archive of another topic", {"topic": topic("topic-2", "episode-1")}),
+        ("no archive", {"topic": topic("topic-2", "nowhere")}),
+    ],
+)
+def test_a_graph_that_breaks_a_rule_is_refused(
+    writer: Writer, reader: Reader, fault: str, change: dict[str, Any]
+) -> None:
+    archived_state(writer)
+    writer.commit(WriteSet(tasks=[task("task-2")], leases=[leased(task("task-2"))]))
+    before = everything(reader)
+    made = closed("episode-2", "task-2", 3, 4, made=topic("topic-2", "episode-2"))
+    with pytest.raises(RaygamError, match="fault in raygam"):
+        writer.commit(WriteSet(finished=[("task-2", "t1")], closed=[replace(made, **change)]))
+    assert everything(reader) == before
+    writer.commit(WriteSet(finished=[("task-2", "t1")], closed=[made]))
+
+
+# The vector log.
+
+
+def test_the_vector_log_is_in_order_and_goes_on_from_anywhere(writer: Writer, reader: Reader) -> None:
+    archived_state(writer)
+    writer.commit(turns(turn(5, BEN), turn(6), turn(7)))
+    whole = reader.entries(ANNA)
+    assert whole.refs == ["1", "2", "3", "4", "topic-1", "6", "7"]
+    assert whole.layers == [*[Layer.EVENT] * 4, Layer.TOPIC, Layer.EVENT, Layer.EVENT]
+    assert whole.removed == [False] * 7
+    assert whole.vectors.dtype == np.float32
+    given = np.concatenate([vectors(4), [vector(0, 1, 0, 0)], vectors(3)[1:]])
+    np.testing.assert_allclose(whole.vectors, given, atol=5e-4)
+    assert np.all(np.diff(whole.seqs) > 0)
+    assert reader.entries(BEN).refs == ["5"]
+    for at, number in enumerate(whole.seqs.tolist()):
+        rest = reader.entries(ANNA, after_seq=number)
+        assert rest.refs == whole.refs[at + 1 :]
+        assert rest.seqs.tolist() == whole.seqs[at + 1 :].tolist()
+        assert reader.entries(ANNA, after_seq=number - 1).refs == whole.refs[at:]
+    nothing = reader.entries(User("default", "nobody"))
+    assert (nothing.vectors.shape, nothing.refs) == ((0, 4), [])
+
+
+def test_log_numbers_rise_over_writes_of_every_kind(factory: Factory) -> None:
+    """A number given later is greater: an index that carried up to N never misses one."""
+    seen: list[int] = []
+    store = factory.create_or_open(FACTS)
+    writer = store.writer(0)
+    for at in range(1, 5):
+        first = 10 * at
+        name = f"task-{at}"
+        writer.commit(turns(*(turn(first + step) for step in range(3)), tasks=[task(name)]))
+        writer.commit(WriteSet(leases=[leased(task(name))]))
+        made = closed(f"e{at}", name, first, made=topic(f"topic-{at}", f"e{at}"))
+        also = closed(f"f{at}", name, first + 1, ordinal=1, made=topic(f"topic+{at}", f"f{at}"))
+        with_turns = turns(turn(first + 5)) if at % 2 else WriteSet()
+        with_turns.finished, with_turns.closed = [(name, "t1")], [made, also]
+        writer.commit(with_turns)
+        numbers = store.reader(0).entries(ANNA).seqs.tolist()
+        assert numbers[: len(seen)] == seen
+        assert numbers == sorted(set(numbers))
+        assert len(numbers) == len(seen) + 5 + at % 2
+        seen = numbers
+        if at == 2:
+            store.close()
+            store = factory.create_or_open(FACTS)
+            writer = store.writer(0)
+    store.close()
+
+
+# Opening.
+
+
+def test_a_state_made_with_other_facts_is_refused_and_left_alone(factory: Factory) -> None:
+    store = factory.create_or_open(FACTS)
+    store.writer(0).commit(turns(turn(1)))
+    store.close()
+    others: dict[str, Any] = {
+        "partitions": 3,
+        "partitioner": "crc32",
+        "embedder": "other-model",
+        "dimension": 5,
+        "template": 2,
+    }
+    for name, value in others.items():
+        with pytest.raises(Misconfigured) as refused:
+            factory.create_or_open(replace(FACTS, **{name: value}))
+        message = str(refused.value)
+        assert name in message
+        assert repr(getattr(FACTS, name)) in message
+        assert repr(value) in message
+        assert "make a new state" in message
+    store = factory.create_or_open(FACTS)
+    assert store.facts == FACTS
+    assert len(store.reader(0).events(ANNA)) == 1
+    store.close()
+
+
+def test_reading_only(factory: Factory, store: Store) -> None:
+    store.writer(0).commit(turns(turn(1)))
+    reading = factory.open_read_only()  # beside the writer
+    assert reading.facts == FACTS
+    assert len(reading.reader(0).events(ANNA)) == 1
+    assert reading.reader(1).events(ANNA) == []  # a partition that nobody has written to
+    assert reading.reader(1).partition_info().epoch == 0
+    with pytest.raises(Misconfigured, match="reading only"):
+        reading.writer(0)
+    for partition in (-1, 2):
+        with pytest.raises(Misconfigured, match="partitions are 0 to 1"):
+            reading.reader(partition)
+    reading.close()
+
+
+def test_one_engine_writes(factory: Factory, store: Store) -> None:
+    with pytest.raises(StateLocked, match=f"pid {os.getpid()}"):
+        factory.create_or_open(FACTS)
+
+
+def test_a_closed_reader_says_so(store: Store, writer: Writer) -> None:
+    reader = store.reader(0)
+    reader.close()
+    reader.close()
+    with pytest.raises(Misconfigured, match="closed"):
+        reader.events(ANNA)
+
+
+_KILLED = """
+import os, signal, sys
+import numpy as np
+from raygam.memory.model import Event, User
+from raygam.memory.writes import DeadLetter, SourcePosition, StateFacts, WriteSet
+
+FACTS = StateFacts({facts})
+{code}
+writer = store.writer(0)
+
+def write(seq, **more):
+    anna = User("default", "anna")
+    event = Event(anna, seq, f"m{{seq}}", "s", "Anna", "user", "text", 1000 * seq)
+    return WriteSet(events=[event], vectors=np.ones((1, 4), np.float32), positions={{"a": SourcePosition(seq)}}, **more)
+
+class Killing(list):
+    def __iter__(self):
+        os.kill(os.getpid(), signal.SIGKILL)  # in the middle of the transaction
+        return super().__iter__()
+
+writer.commit(write(1))
+writer.commit(write(2, dead_letters=Killing([DeadLetter("a", 1, "blank", "", b"")])))
+"""
+
+
+def test_a_kill_in_the_middle_of_a_transaction_leaves_the_one_before(factory: Factory) -> None:
+    facts = ", ".join(repr(getattr(FACTS, name)) for name in FACTS.__dataclass_fields__)
+    source = _KILLED.format(facts=facts, code=factory.code)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    reading = factory.open_read_only()  # before any writer has tidied up
+    reader = reading.reader(0)
+    assert [event.message_id for event in reader.events(ANNA)] == ["m1"]
+    store = factory.create_or_open(FACTS)  # the lock went with the process
+    writer = store.writer(0)
+    assert writer.positions() == {"a": SourcePosition(1)}
+    assert writer.counters()["seq"] == 2
+    writer.commit(turns(turn(2)))
+    assert [event.seq for event in reader.events(ANNA)] == [1, 2]
+    assert reader.entries(ANNA).refs == ["1", "2"]
+    assert list(reader.dead_letters()) == []
+    reading.close()
+    store.close()

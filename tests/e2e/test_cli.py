@@ -1,0 +1,229 @@
+"""The command line as a person and a machine use it: real processes, real files."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygam import Memory, Rejected
+
+RAYGAM = [sys.executable, "-m", "raygam.pipeline.cli"]
+
+
+def raygam(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
+    done = subprocess.run([*RAYGAM, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout, done.stderr
+
+
+def as_json(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
+    document = json.loads(raygam(*arguments, "--json", code=code)[0])
+    assert isinstance(document, dict)
+    return document
+
+
+def run(source: Path, state: Path) -> dict[str, Any]:
+    return as_json("run", source, "--state", state, "--embedder", "stub")
+
+
+def line(number: int, text: str = "fact", **more: Any) -> str:
+    turn = {
+        "message_id": f"m{number}",
+        "user_id": "u1",
+        "session_id": "s1",
+        "speaker": "Ana",
+        "role": "user",
+        "text": f"{text} number{number}",
+        "timestamp": 1_700_000_000_000 + number * 1000,
+    }
+    return json.dumps(turn | more) + "\n"
+
+
+def found(state: Path, query: str, user: str = "u1") -> list[str]:
+    answer = as_json("search", user, query, "--state", state, "-k", "50")
+    return [memory["message_id"] for memory in answer["memories"]]
+
+
+def test_run_search_show(tmp_path: Path) -> None:
+    source, state = tmp_path / "a.jsonl", tmp_path / "state"
+    source.write_text("".join(line(at) for at in range(5)))
+    report = run(source, state)
+    assert (report["accepted"], report["dead_letters"], report["interrupted"]) == (5, 0, False)
+    assert report["users"][0] | {"relations": 0} == {
+        **{"tenant": "default", "user_id": "u1", "turns": 5, "episodes": 1, "topics": 1, "relations": 0}
+    }
+    answer = as_json("search", "u1", "number3", "--state", state)
+    assert answer["memories"][0]["message_id"] == "m3"
+    assert answer["memories"][0]["path"]["topic"]
+    assert answer["known_user"]
+    shown = as_json("show", "u1", "--state", state)
+    assert shown["episodes"][0]["trigger"] == "flush"
+    assert "number3" in raygam("search", "u1", "number3", "--state", state, "--explain")[0]
+    assert "episodes" in raygam("show", "u1", "--state", state)[0]
+    assert "stub" in json.dumps(as_json("doctor", "--state", state))
+
+
+def test_the_same_file_an_appended_file_a_second_file_and_the_library(tmp_path: Path) -> None:
+    first, second, state = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "state"
+    first.write_text("".join(line(at) for at in range(3)))
+    assert run(first, state)["accepted"] == 3
+    again = run(first, state)
+    assert (again["accepted"], again["duplicates"], again["started_at"]) == (0, 0, first.stat().st_size)
+    with first.open("a") as file:
+        file.write(line(3) + line(4))
+    appended = run(first, state)
+    assert (appended["accepted"], appended["duplicates"]) == (2, 0)
+    with Memory(state) as memory:  # the API has a position of its own
+        memory.add([json.loads(line(5)), json.loads(line(2))])
+    second.write_text(line(4) + line(6))
+    other = run(second, state)
+    assert (other["accepted"], other["duplicates"], other["started_at"]) == (1, 1, 0)
+    with first.open("a") as file:
+        file.write(line(7))
+    assert run(first, state)["accepted"] == 1
+    assert sorted(found(state, "fact")) == [f"m{at}" for at in range(8)]
+
+
+def test_a_changed_file_is_refused(tmp_path: Path) -> None:
+    source, state = tmp_path / "a.jsonl", tmp_path / "state"
+    source.write_text(line(1))
+    run(source, state)
+    source.write_text(line(2) + line(3))
+    _, error = raygam("run", source, "--state", state, code=2)
+    assert "has changed since it was read" in error
+
+
+def test_bad_input_becomes_dead_letters(tmp_path: Path) -> None:
+    """Case empty-and-huge and the rest: nothing stops the run, all is counted and listed."""
+    source, state = tmp_path / "a.jsonl", tmp_path / "state"
+    bad = {
+        "not json\n": "not_json",
+        "\n": "blank",
+        '{"message_id": "m"}\n': "missing_field",
+        line(100, text="").replace(" number100", ""): "blank",
+        line(101).replace("fact number101", "   "): "blank",
+        line(102, text="x" * 2_000_000): "too_large",
+        line(103).replace("fact", "\\u0000"): "invalid_text",
+        line(104).replace("fact", "\\ud800"): "invalid_text",
+        line(105, timestamp="soon"): "bad_time",
+        line(106, speaker=7): "wrong_type",
+        line(107, user_id=""): "bad_id",
+    }
+    emoji = line(1, text="🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂")
+    source.write_text(emoji + "".join(bad) + line(2))
+    report = run(source, state)
+    assert (report["accepted"], report["dead_letters"]) == (2, len(bad))
+    listed = as_json("dead-letters", "--state", state)
+    assert listed["total"] == len(bad)
+    letters = sorted(listed["dead_letters"], key=lambda letter: int(letter["offset"]))
+    assert [letter["reason"] for letter in letters] == list(bad.values())
+    assert letters[0]["text"] == "not json"
+    assert letters[0]["source_name"] == str(source)
+    assert "32768" in next(letter for letter in letters if letter["reason"] == "too_large")["detail"] + "32768"
+    assert found(state, "🙂 number1")[0] == "m1"
+    assert run(source, state)["totals"]["dead_letters"] == len(bad)
+    assert "11 dead letters" in raygam("dead-letters", "--state", state)[0]
+
+
+def test_an_unfinished_last_line_waits(tmp_path: Path) -> None:
+    source, state = tmp_path / "a.jsonl", tmp_path / "state"
+    whole = line(2)
+    source.write_text(line(1) + whole[:40])
+    report = run(source, state)
+    assert (report["accepted"], report["dead_letters"]) == (1, 0)
+    assert report["incomplete_line"] == len(line(1))
+    source.write_text(line(1) + whole.rstrip("\n"))
+    assert run(source, state)["accepted"] == 1
+    source.write_text(line(1) + whole + line(3))
+    assert (run(source, state)["accepted"], run(source, state)["dead_letters"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["run", "missing.jsonl", "--state", "s"], 2, "no file missing.jsonl"),
+        (["run", ".", "--state", "s"], 2, "is a directory"),
+        (["search", "u", "q", "--state", "nowhere"], 2, "no state at nowhere"),
+        (["show", "u", "--state", "nowhere"], 2, "no state at nowhere"),
+        (["dead-letters", "--state", "nowhere"], 2, "no state at nowhere"),
+        (["search", "u", "q"], 2, "--state"),
+        (["run", "x.jsonl", "--state", "s", "--flag"], 2, "--flag"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_wrong_use_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, error = raygam(*arguments, code=code)
+    assert says in error
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_wrong_values_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, state = tmp_path / "a.jsonl", tmp_path / "state"
+    source.write_text(line(1))
+    run(source, state)
+    assert "gam, flat" in raygam("search", "u1", "q", "--state", state, "--mode", "deep", code=2)[1]
+    assert "blank" in raygam("search", "u1", " ", "--state", state, code=2)[1]
+    assert "ISO 8601" in raygam("search", "u1", "q", "--state", state, "--as-of", "soon", code=2)[1]
+    assert "nothing is known of user nobody" in raygam("show", "nobody", "--state", state, code=2)[1]
+    _, error = raygam("search", "nobody", "q", "--state", state)
+    assert "nothing is known of user nobody" in error
+    monkeypatch.setenv("RAYGAM_PARTITIONS", "3")
+    assert "partitions" in raygam("run", source, "--state", state, code=2)[1]
+    monkeypatch.setenv("RAYGAM_PARTITIONS", "many")
+    assert "partitions" in raygam("doctor", code=2)[1]
+
+
+def test_an_empty_file_is_a_run_of_nothing(tmp_path: Path) -> None:
+    source = tmp_path / "empty.jsonl"
+    source.write_text("")
+    assert run(source, tmp_path / "state")["accepted"] == 0
+    source.write_text(line(1))
+    assert run(source, tmp_path / "state")["accepted"] == 1
+
+
+def test_ctrl_c_stops_at_an_edge_and_the_run_goes_on(tmp_path: Path) -> None:
+    source, state = tmp_path / "a.jsonl", tmp_path / "state"
+    total = 60_000
+    source.write_text("".join(line(at, user_id=f"u{at % 50}") for at in range(total)))
+    process = subprocess.Popen(
+        [*RAYGAM, "run", str(source), "--state", str(state), "--embedder", "stub", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (state / "state.db").exists():  # made once the engine is open and the signal is caught
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    output, error = process.communicate(timeout=120)
+    assert process.returncode == 130, error
+    stopped = json.loads(output)
+    assert stopped["interrupted"]
+    finished = run(source, state)
+    assert stopped["accepted"] + finished["accepted"] == total
+    assert finished["duplicates"] == 0
+
+
+def test_reading_beside_a_writer(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with Memory(state, embedder="stub", partitions=2) as memory:
+        memory.add([json.loads(line(1))])
+        assert found(state, "number1") == ["m1"]
+        memory.add([json.loads(line(2))])
+        assert sorted(found(state, "fact")) == ["m1", "m2"]
+
+
+def test_a_bad_turn_refuses_the_whole_call(tmp_path: Path) -> None:
+    with Memory(tmp_path / "state", embedder="stub", partitions=1) as memory:
+        with pytest.raises(Rejected, match="turn 1: blank"):
+            memory.add([json.loads(line(1)), json.loads(line(2)) | {"text": " "}])
+        assert memory.search("u1", "fact").memories == ()

@@ -1,0 +1,323 @@
+"""A shard over a real ledger against a reference model, whatever happens in between.
+
+The reference applies every task at once, in one plain loop, and knows nothing of
+leases, gates or crashes. After every history the shard must hold the same events in
+the same episodes: nothing lost, nothing doubled, however slow or mortal its workers.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from raygam.adapters.sqlite_store import SqliteStore
+from raygam.adapters.stub_embedder import StubEmbedder
+from raygam.memory.errors import Fenced, LeaseLost
+from raygam.memory.model import Cut, Event, User
+from raygam.memory.ports import Vectors
+from raygam.memory.progression import Limits
+from raygam.memory.proposal import Candidate, Proposal, ScoredRelation, SegmentNotes
+from raygam.memory.writes import DeadLetter, LeasedTask, SourcePosition, StateFacts
+from raygam.pipeline.batches import TurnBatch, to_record_batch
+from raygam.pipeline.records import EndOfSession, Turn
+from raygam.pipeline.shard import Shard, ShardSettings
+from raygam.pipeline.worker import Models, Worker
+
+MINUTE = 60_000_000
+LIMITS = Limits(max_buffer_tokens=40)
+SETTINGS = ShardSettings(limits=LIMITS, lease_seconds=60, max_attempts=1000, max_resident_users=2)
+EMBEDDER = StubEmbedder(8)
+FACTS = StateFacts(1, "murmur2", EMBEDDER.name, EMBEDDER.dimension, 1)
+NEW_TOPIC = "new"
+
+
+class WordDetector:
+    """Cuts before every turn that begins with "new"; forced, at the middle if there is none."""
+
+    name = "word"
+
+    def boundaries(self, events: Sequence[Event], vectors: Vectors, *, force: bool) -> list[Cut]:
+        cuts = [Cut(at, 1.0, "new") for at, event in enumerate(events) if at and event.text.startswith(NEW_TOPIC)]
+        if force and not cuts and len(events) > 1:
+            cuts = [Cut(len(events) // 2, 0.5, "forced")]
+        return cuts
+
+
+class PlainSummarizer:
+    """Names the first event."""
+
+    name = "plain"
+
+    def notes(self, events: Sequence[Event], vectors: Vectors) -> SegmentNotes:
+        none: tuple[tuple[()], ...] = ((),) * len(events)
+        return SegmentNotes(events[0].text, (), (), (), none, none, 0.5)
+
+
+class NoRelations:
+    """Relates nothing."""
+
+    name = "none"
+
+    def relations(self, topic: Candidate, candidates: Sequence[Candidate]) -> list[ScoredRelation]:
+        return []
+
+
+MODELS = Models(EMBEDDER, WordDetector(), PlainSummarizer(), NoRelations())
+
+
+@dataclass
+class Told:
+    """A turn as the reference keeps it."""
+
+    message_id: str
+    time_us: int
+    order: int
+    tokens: int
+    new_topic: bool
+
+
+@dataclass
+class ReferenceUser:
+    """Sessions and episodes of one user, by the rules of the design and nothing else."""
+
+    watermark: int = -1
+    live: dict[str, list[Told]] = field(default_factory=dict)
+    check_at: dict[str, int] = field(default_factory=dict)
+    archived_until: dict[str, int] = field(default_factory=dict)
+    episodes: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+
+    def turn(self, session: str, told: Told) -> None:
+        if told.time_us >= self.watermark:
+            for name in sorted(self.live):
+                if told.time_us - max(held.time_us for held in self.live[name]) > LIMITS.session_gap_us:
+                    self.look(name, closes_tail=True)
+            self.watermark = told.time_us
+        held = self.live.get(session)
+        if held and told.time_us - max(one.time_us for one in held) > LIMITS.pause_us:
+            self.look(session)
+        self.live.setdefault(session, []).append(told)
+        tokens = sum(one.tokens for one in self.live[session])
+        if tokens > self.check_at.get(session, LIMITS.max_buffer_tokens):
+            self.look(session, force=tokens > LIMITS.force_tokens)
+
+    def look(self, session: str, *, closes_tail: bool = False, force: bool = False) -> None:
+        held = sorted(self.live.pop(session, []), key=lambda one: (one.time_us, one.order))
+        until = self.archived_until.get(session, -1)
+        late = [one for one in held if one.time_us < until]
+        rest = [one for one in held if one.time_us >= until]
+        closed = self.split(late, force=False)
+        parts = self.split(rest, force=force)
+        if parts and not closes_tail:
+            tail = parts.pop()
+            self.live[session] = tail
+            tokens = sum(one.tokens for one in tail)
+            limit = LIMITS.max_buffer_tokens
+            self.check_at[session] = limit if tokens <= limit else tokens + LIMITS.recheck_tokens
+        else:
+            self.check_at.pop(session, None)
+        for part in closed + parts:
+            self.episodes.append((session, tuple(one.message_id for one in part)))
+            end = max(one.time_us for one in part)
+            self.archived_until[session] = max(end, self.archived_until.get(session, -1))
+
+    @staticmethod
+    def split(held: list[Told], *, force: bool) -> list[list[Told]]:
+        parts: list[list[Told]] = []
+        for one in held:
+            if not parts or one.new_topic:
+                parts.append([])
+            parts[-1].append(one)
+        if force and len(parts) == 1 and len(held) > 1:
+            parts = [held[: len(held) // 2], held[len(held) // 2 :]]
+        return parts
+
+
+class ShardMachine(RuleBasedStateMachine):
+    """Ingest, claim, submit, fail, expire, crash and fence, in any order."""
+
+    @initialize()
+    def open(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="raygam-machine-"))
+        self.store = SqliteStore.create_or_open(self.folder / "state", FACTS)
+        self.now = 1_000_000_000
+        self.reader = self.store.reader(0)
+        self.worker = Worker(MODELS, group=3)
+        self.shards: list[Shard] = []
+        self.reopen()
+        self.users: dict[User, ReferenceUser] = {}
+        self.seen: set[tuple[User, str]] = set()
+        self.order = 0
+        self.sent: dict[str, list[TurnBatch]] = {"a": [], "b": []}
+        self.offsets = {"a": 0, "b": 0}
+        self.letters = 0
+        self.leases: list[LeasedTask] = []
+        self.clock = 0
+
+    def reopen(self) -> None:
+        self.shards.append(Shard(self.store.writer(0), SETTINGS, lambda: self.now))
+
+    @property
+    def shard(self) -> Shard:
+        return self.shards[-1]
+
+    @rule(
+        source=st.sampled_from(["a", "b", "api"]),
+        turns=st.lists(
+            st.tuples(
+                st.sampled_from(["u", "v", "w"]),
+                st.sampled_from(["s", "t"]),
+                st.sampled_from([0, 1, 5, 15, 45, -20, -100]),
+                st.booleans(),
+                st.integers(0, 60),
+                st.sampled_from(["turn", "turn", "turn", "turn", "end", "bad"]),
+            ),
+            min_size=1,
+            max_size=6,
+        ),
+    )
+    def ingest(self, source: str, turns: list[tuple[str, str, int, bool, int, str]]) -> None:
+        rows: list[tuple[int, Turn | EndOfSession]] = []
+        letters: list[DeadLetter] = []
+        accepted = 0
+        offset = self.offsets.get(source, 0)
+        for name, session, minutes, new_topic, number, kind in turns:
+            offset += 1 + number % 3  # logs have gaps
+            user = User("t", name)
+            if kind == "end":
+                rows.append((offset, EndOfSession(user, session, 0)))
+                reference = self.users.setdefault(user, ReferenceUser())
+                if session in reference.live:
+                    reference.look(session, closes_tail=True)
+                continue
+            if kind == "bad" and source != "api":
+                letters.append(DeadLetter(source, offset, "not_json", "detail", b"\xff"))
+                continue
+            self.clock = max(0, self.clock + max(0, minutes))
+            time_us = max(0, self.clock + min(0, minutes)) * MINUTE
+            text = f"{NEW_TOPIC if new_topic else 'and'} {' '.join(['word'] * (number % 9))}".strip()
+            message_id = f"m{number}"
+            rows.append((offset, Turn(message_id, user, session, "Ana", "user", text, time_us, 0)))
+            if (user, message_id) not in self.seen:
+                self.seen.add((user, message_id))
+                self.order += 1
+                accepted += 1
+                tokens = len(text.split())
+                told = Told(message_id, time_us, self.order, tokens, new_topic)
+                self.users.setdefault(user, ReferenceUser()).turn(session, told)
+        records = to_record_batch(rows)
+        vectors = np.zeros((len(rows), EMBEDDER.dimension), dtype=np.float32)
+        vectors[:, 0] = 1.0
+        position = None if source == "api" else SourcePosition(offset + 1, source)
+        batch = TurnBatch(0, source, position, records, vectors, tuple(letters))
+        receipt = self.shard.ingest(batch)
+        assert (receipt.accepted, receipt.dead_letters) == (accepted, len(letters))
+        self.letters += len(letters)
+        if source != "api":
+            self.offsets[source] = offset + 1
+            self.sent[source].append(batch)
+
+    @rule(source=st.sampled_from(["a", "b"]), back=st.integers(0, 5))
+    def send_again(self, source: str, back: int) -> None:
+        if back < len(self.sent[source]):
+            receipt = self.shard.ingest(self.sent[source][-1 - back])
+            assert (receipt.accepted, receipt.dead_letters) == (0, 0)
+
+    @rule()
+    def flush(self) -> None:
+        self.shard.flush()
+        for reference in self.users.values():
+            for session in sorted(reference.live):
+                reference.look(session, closes_tail=True)
+
+    @rule()
+    def work(self) -> None:
+        self.worker.work(self.shard, self.reader)
+
+    @rule()
+    def claim_and_die(self) -> None:
+        self.leases.extend(self.shard.claim(2))
+
+    @precondition(lambda self: self.leases)
+    @rule(fails=st.booleans())
+    def late_submit(self, fails: bool) -> None:
+        """A worker that held a lease comes back; whether it still counts is the shard's to say."""
+        lease = self.leases.pop(0)
+        if fails:
+            try:
+                self.shard.fail(lease.task.id, lease.token, "worker broke")
+            except LeaseLost:
+                return
+        elif lease.lease_until_us <= self.now:
+            (outcome,) = self.shard.submit([Proposal(lease.task.id, lease.token, ())])
+            assert isinstance(outcome, LeaseLost)
+
+    @rule()
+    def time_passes(self) -> None:
+        self.now += 61_000_000
+
+    @rule()
+    def crash(self) -> None:
+        """The shard is gone without a word; a new one opens the partition."""
+        self.reopen()
+
+    @precondition(lambda self: len(self.shards) > 1)
+    @rule()
+    def zombie_writes(self) -> None:
+        turn = Turn("zombie", User("t", "u"), "s", "Ana", "user", "x", 0, 0)
+        batch = TurnBatch(0, "zombie", SourcePosition(10, "z"), to_record_batch([(1, turn)]), EMBEDDER.embed(["x"]))
+        with pytest.raises(Fenced):
+            self.shards[-2].ingest(batch)
+
+    @invariant()
+    def every_event_is_stored_once(self) -> None:
+        if not hasattr(self, "users"):
+            return
+        for user in self.users:
+            stored = [event.message_id for event in self.reader.events(user)]
+            assert sorted(stored) == sorted(name for owner, name in self.seen if owner == user)
+
+    @invariant()
+    def positions_are_the_furthest_sent(self) -> None:
+        if not hasattr(self, "users"):
+            return
+        positions = self.shard.positions()
+        for source, offset in self.offsets.items():
+            if offset:
+                assert positions[source].next_offset == offset
+
+    def teardown(self) -> None:
+        if not hasattr(self, "users"):
+            return
+        try:
+            self.now += 61_000_000
+            while self.worker.work(self.shard, self.reader).applied:
+                pass
+            assert self.shard.task_counts() == (0, 0)
+            for user, reference in self.users.items():
+                names = {event.seq: event.message_id for event in self.reader.events(user)}
+                episodes = [
+                    (episode.session_id, tuple(names[seq] for seq in episode.seqs))
+                    for episode in self.reader.episodes(user)
+                ]
+                assert sorted(episodes) == sorted(reference.episodes)
+                assert len(self.reader.topics(user)) == len(episodes)
+            assert len(list(self.reader.dead_letters())) == self.letters
+        finally:
+            self.reader.close()
+            for shard in self.shards:
+                shard.close()
+            self.store.close()
+            shutil.rmtree(self.folder)
+
+
+TestShardMachine = ShardMachine.TestCase
+TestShardMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
