@@ -36,10 +36,10 @@ app = typer.Typer(add_completion=False)
 
 _WORDS = (
     "the a my our your this that we they she he I you will can could should went saw made bought found lost kept left "
-    "garden river kitchen office train ticket meeting doctor sister brother weekend holiday summer winter morning "
-    "evening coffee dinner recipe guitar concert match team project report deadline budget laptop phone picture "
+    "garden river kitchen office train ticket meeting doctor sister brother neighbour holiday window station market "
+    "engine coffee dinner recipe guitar concert match team project report deadline budget laptop phone picture "
     "beach mountain forest city village school teacher student exam result idea plan question answer story movie "
-    "book chapter song dance dress jacket shoes yesterday tomorrow today soon later again never always maybe really"
+    "book chapter song dance dress jacket shoes yesterday soon again never always maybe really quite almost often"
 ).split()
 
 

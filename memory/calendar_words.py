@@ -53,10 +53,6 @@ class TimeCondition:
     text: str
     kind: str
 
-    def meets(self, start_us: int, end_us: int) -> bool:
-        """Whether the span `[start_us, end_us)` has a moment in common with the condition."""
-        return start_us < self.end_us and end_us > self.start_us
-
 
 Span = tuple[date, date, str]
 """First day, first day after, kind."""

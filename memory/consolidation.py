@@ -8,7 +8,7 @@ applies it. The same task gives the same proposal (invariant 8).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -187,6 +187,7 @@ def propose(
     """
     to_known = topic_vectors @ known.vectors.T if len(known.topics) else np.zeros((len(topic_vectors), 0), np.float32)
     to_new = topic_vectors @ topic_vectors.T
+    past = {topic.id for topic in known.topics if topic.superseded_by is not None}
     made: list[Candidate] = []
     episodes: list[ProposedEpisode] = []
     for ordinal, (segment, drafted) in enumerate(zip(segments, drafts, strict=True)):
@@ -195,7 +196,8 @@ def propose(
             row = len(made)
             new = _new(topic_id(task.id, ordinal), drafted)
             similar = np.concatenate((to_known[row], to_new[row, :row]))
-            topic = _topic(drafted, new, topic_vectors[row], _nearest(known.topics, made, similar), scorer)
+            topic = _topic(drafted, new, topic_vectors[row], _nearest(known.topics, made, similar), past, scorer)
+            past.update(topic.supersedes)
             made.append(new)
         episodes.append(_episode(segment, drafted, topic))
     return Proposal(task.id, token, tuple(episodes))
@@ -216,9 +218,17 @@ def _episode(segment: Segment, drafted: Draft | None, topic: ProposedTopic | Non
 
 
 def _topic(
-    drafted: Draft, new: Candidate, vector: Vectors, candidates: Sequence[Candidate], scorer: RelationScorer
+    drafted: Draft,
+    new: Candidate,
+    vector: Vectors,
+    candidates: Sequence[Candidate],
+    past: Set[str],
+    scorer: RelationScorer,
 ) -> ProposedTopic:
-    """Judge a new topic against its candidates; relations run from the newer topic to the older by event time."""
+    """Judge a new topic against its candidates; relations run from the newer topic to the older by event time.
+
+    `past` are topics that are superseded already: what made them so stays named.
+    """
     by_id = {candidate.topic_id: candidate for candidate in candidates}
     relations: list[TopicRelation] = []
     supersedes: list[str] = []
@@ -231,11 +241,11 @@ def _topic(
         if (new.last_us, new.first_us) < (other.last_us, other.first_us):
             ends = (other.topic_id, new.topic_id)
         relations.append(TopicRelation(*ends, str(scored.type), scored.confidence))
-        past = superseded(new, other, scored.type)
-        if past == other.topic_id:
-            supersedes.append(past)
-        elif past is not None:
+        older = superseded(new, other, scored.type)
+        if older == new.topic_id:
             later.append(other)
+        elif older is not None and older not in past:
+            supersedes.append(older)
     notes = drafted.notes
     return ProposedTopic(
         summary=notes.summary,

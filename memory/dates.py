@@ -7,6 +7,7 @@ date that was never meant misleads every question of "when".
 from __future__ import annotations
 
 from datetime import date
+from operator import itemgetter
 
 from . import dates_chinese, dates_english
 from .day_spans import Span
@@ -15,6 +16,9 @@ from .words import plain_words
 
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _LAST_ORDINAL = date.max.toordinal()
+_MAX_FOUND = 64
+"""Expressions read in one text: a page of dates is a list, not a memory."""
+
 _DAY_US = 86_400_000_000
 _MINUTE_US = 60_000_000
 _ASCII_LOWER = {code: code + 0x20 for code in range(0x41, 0x5B)}
@@ -54,6 +58,8 @@ def resolve_dates(text: str, time_us: int, utc_offset_minutes: int | None = None
 def _longest(found: list[tuple[int, int, Span | None]]) -> list[tuple[int, int, Span]]:
     """Without overlaps, longest first, and without those that mean no day; in order of the text."""
     kept: list[tuple[int, int, Span | None]] = []
+    if len(found) > _MAX_FOUND:
+        found = sorted(found, key=itemgetter(0))[:_MAX_FOUND]
     for entry in sorted(found, key=lambda entry: (entry[0] - entry[1], entry[0])):
         start, end, _ = entry
         if all(end <= other[0] or start >= other[1] for other in kept):

@@ -41,6 +41,7 @@ _PATTERN = re.compile(
 )
 _FUTURE = re.compile("[要会将]|打算|准备|计划|想去|希望|下[周个次]|见$")
 _PAST = re.compile("[了过]|已经|曾")
+_CLAUSE_REACH = 60
 _SENTENCE_END = re.compile("[。！？!?\n，,；]")
 
 
@@ -84,11 +85,12 @@ def number(text: str) -> int:
 
 def _direction(match: re.Match[str]) -> int:
     text = match.string
-    begin = 0
-    for end in _SENTENCE_END.finditer(text, 0, match.start()):
-        begin = end.end()
-    stop = _SENTENCE_END.search(text, match.end())
-    clause = text[begin : match.start()] + text[match.end() : stop.start() if stop else len(text)]
+    start, end = match.span()
+    begin = max(0, start - _CLAUSE_REACH)
+    for mark in _SENTENCE_END.finditer(text, begin, start):
+        begin = mark.end()
+    stop = _SENTENCE_END.search(text, end, end + _CLAUSE_REACH)
+    clause = text[begin:start] + text[end : stop.start() if stop else end + _CLAUSE_REACH]
     return (_FUTURE.search(clause) is not None) - (_PAST.search(clause) is not None)
 
 

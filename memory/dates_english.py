@@ -51,6 +51,7 @@ _PAST = re.compile(
     r"\b(?:was|were|did|didn['’]t|went|had|got|took|saw|came|made|met|found|bought|ate|gave|told|said|won|lost|spent"
     r"|left|felt|began|ran|wrote|read|\w{2,}ed)\b"
 )
+_SENTENCE_REACH = 200
 _SENTENCE_END = re.compile(r"[.!?\n]")
 
 
@@ -99,9 +100,11 @@ def _amount(word: str) -> tuple[int, int]:
 def _direction(match: re.Match[str]) -> int:
     """Whether the sentence around an expression speaks of the future (1), the past (-1) or neither (0)."""
     text = match.string
-    begin = max(text.rfind(mark, 0, match.start()) for mark in ".!?\n") + 1
-    stop = _SENTENCE_END.search(text, match.end())
-    sentence = text[begin : stop.start() if stop else len(text)]
+    start, end = match.span()
+    before = max(0, start - _SENTENCE_REACH)
+    begin = max(text.rfind(mark, before, start) for mark in ".!?\n") + 1 or before
+    stop = _SENTENCE_END.search(text, end, end + _SENTENCE_REACH)
+    sentence = text[begin : stop.start() if stop else end + _SENTENCE_REACH]
     return (_FUTURE.search(sentence) is not None) - (_PAST.search(sentence) is not None)
 
 

@@ -90,17 +90,17 @@ def season(year_number: int, name: str) -> Span:
 def season_near(today: int, name: str, side: int) -> Span:
     """The season that ended last (-1), is now or comes next (0), or begins next (1)."""
     here = year_of(today)
-    for candidate in (here - 1, here, here + 1):
-        if not 1 <= candidate <= 9999:
-            continue
-        span = season(candidate, name)
-        if side < 0 and span[1] < today <= season(candidate + 1, name)[1]:
-            return span
-        if side == 0 and today <= span[1]:
-            return span
-        if side > 0 and today < span[0]:
-            return span
-    return season(here - 2, name)
+    if side < 0:
+        for year_number in (here, here - 1, here - 2):
+            span = season(year_number, name)
+            if span[1] < today:
+                return span
+    else:
+        for year_number in (here - 1, here, here + 1):
+            span = season(year_number, name) if year_number else (0, 0)
+            if today < span[0] or (side == 0 and today <= span[1]):
+                return span
+    raise ValueError(f"no such {name} in the calendar")
 
 
 def month_near(today: int, month: int, side: int) -> Span:

@@ -22,6 +22,7 @@ MAX_TOPIC_ENTITIES = 12
 _CONNECTORS = frozenset({"of", "de", "la", "da", "do", "del", "van", "von"})
 _MAX_SHOUT = 6
 _MAX_NAME = 64
+_MAX_NAME_WORDS = 6
 _SENTENCE_OPENERS = ("ed", "ing", "ly")
 _QUOTED = re.compile(r"[\"“]([A-Z][^\"”“\n]{1,58}[^\"”“\n.,!?])[\"”]|《([^》\n]{1,30})》|「([^」\n]{1,30})」")
 _QUOTES = ('"', "“", "《", "「")
@@ -73,7 +74,8 @@ def event_entities(
     if any([word.capital or word.identifier for word in words]) and not text.isupper():
         found += _capitalised(words, established, names)
     if '"' in text or (not text.isascii() and any(mark in text for mark in _QUOTES)):
-        found += [next(filter(None, groups)) for groups in _QUOTED.findall(text)]
+        titles = [next(filter(None, groups)) for groups in _QUOTED.findall(text)]
+        found = [name for name in found if not any(name in title for title in titles)] + titles
     for run in han_runs(text):
         for piece in han_pieces(run):
             match = _HAN_NAME.fullmatch(piece)
@@ -118,7 +120,7 @@ def _only_opens(word: Word, after: Word, names: frozenset[str]) -> bool:
 def _run_end(words: Sequence[Word], at: int) -> int:
     """Where the name that begins at `at` ends: capitals, and "of" or "de" between capitals."""
     stop = at + 1
-    while stop < len(words) and not words[stop - 1].breaks:
+    while stop < len(words) and stop - at < _MAX_NAME_WORDS and not words[stop - 1].breaks:
         if words[stop].capital:
             stop += 1
         elif words[stop].folded in _CONNECTORS and stop + 1 < len(words) and words[stop + 1].capital:

@@ -9,11 +9,12 @@ and are not always continued by the same character.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from .entities import is_talked_about
+from .text import stem
 from .words import PAUSE, Word, han_pieces
 
 MAX_KEYWORDS = 8
@@ -27,6 +28,30 @@ _MAX_HAN_PIECE = 6
 _SINGLES_CONSIDERED = 3 * MAX_KEYWORDS
 
 
+class SegmentTerms(NamedTuple):
+    """The words of a segment, counted once for all who need them.
+
+    Attributes:
+        words_by_event: words of each event, captions included.
+        keys_by_event: the distinct keys among them.
+        spread: in how many events each key stands.
+        runs_by_event: each event's runs of Chinese characters (`han_runs`).
+    """
+
+    words_by_event: Sequence[Sequence[Word]]
+    keys_by_event: Sequence[Set[str]]
+    spread: Mapping[str, int]
+    runs_by_event: Sequence[Sequence[str]]
+
+    @classmethod
+    def of(cls, words_by_event: Sequence[Sequence[Word]], runs_by_event: Sequence[Sequence[str]]) -> SegmentTerms:
+        """Count the terms of a segment."""
+        keys = [{word.key for word in words} for words in words_by_event]
+        for found in keys:
+            found.discard("")
+        return cls(words_by_event, keys, Counter(chain.from_iterable(keys)), runs_by_event)
+
+
 class _Candidate(NamedTuple):
     weight: float
     text: str
@@ -34,22 +59,18 @@ class _Candidate(NamedTuple):
 
 
 def keywords(
-    words_by_event: Sequence[Sequence[Word]],
-    runs_by_event: Sequence[Sequence[str]],
-    entities_by_event: Sequence[tuple[str, ...]],
-    names: frozenset[str],
+    terms: SegmentTerms, entities_by_event: Sequence[tuple[str, ...]], names: frozenset[str]
 ) -> tuple[str, ...]:
     """Return at most `MAX_KEYWORDS` terms, best first, none a near duplicate of another.
 
     Args:
-        words_by_event: words of each event, captions included.
-        runs_by_event: its runs of Chinese characters (`han_runs`).
+        terms: the segment's words.
         entities_by_event: its names.
         names: the speakers' names; one alone is a keyword only if it is talked about.
     """
-    candidates = _words(words_by_event, entities_by_event, names)
-    if any(runs_by_event):
-        candidates += _han(runs_by_event)
+    candidates = _words(terms, entities_by_event, names)
+    if any(terms.runs_by_event):
+        candidates += _han(terms.runs_by_event)
     candidates.sort(key=lambda candidate: -candidate.weight)  # stable: ties in order of the dialogue
     chosen: list[str] = []
     used: set[str] = set()
@@ -69,30 +90,40 @@ def _overlaps(candidate: _Candidate, chosen: Iterable[str]) -> bool:
     return not text.isascii() and any(text in other or other in text for other in chosen)
 
 
-def _called_only(flat: Sequence[Word], names: frozenset[str]) -> frozenset[str]:
-    """Those names of speakers that are not talked about at least twice."""
-    counts = Counter(word.folded for at, word in enumerate(flat) if word.folded in names and is_talked_about(flat, at))
-    return frozenset(name for name in names if counts[name] < _MIN_TALKED_ABOUT)
+def _called_only(flat: Sequence[Word], keys: Sequence[str], known: Set[str], names: frozenset[str]) -> frozenset[str]:
+    """Keys of those names of speakers that are not talked about at least twice."""
+    present = known & {stem(name) for name in names}
+    if not present:
+        return frozenset()
+    places = [at for at, key in enumerate(keys) if key in present]
+    counts = Counter(keys[at] for at in places if is_talked_about(flat, at))
+    return frozenset(key for key in present if counts[key] < _MIN_TALKED_ABOUT)
 
 
 def _words(
-    words_by_event: Sequence[Sequence[Word]], entities_by_event: Sequence[tuple[str, ...]], names: frozenset[str]
+    terms: SegmentTerms, entities_by_event: Sequence[tuple[str, ...]], names: frozenset[str]
 ) -> list[_Candidate]:
-    flat = [word for words in words_by_event for word in (*words, PAUSE)]
-    idle = _called_only(flat, names)
-    content = [word for word in flat if word.key and word.folded not in idle]
-    counts = Counter([word.key for word in content])
-    forms = {word.key: word for word in reversed(content)}
-    spread = Counter([key for words in words_by_event for key in {word.key for word in words}])
+    flat = [word for words in terms.words_by_event for word in (*words, PAUSE)]
+    keys = [word.key for word in flat]
+    counts = Counter(keys)
+    forms = dict(zip(reversed(keys), reversed(flat), strict=True))
+    for idle in ("", *_called_only(flat, keys, counts.keys(), names)):
+        counts.pop(idle, None)
+        forms.pop(idle, None)
+    again = {key for key, count in counts.items() if count > 1}
     pairs = Counter(
-        [(first.key, second.key) for first, second in pairwise(flat) if first.key and second.key and not first.breaks]
+        [
+            pair
+            for pair, word in zip(pairwise(keys), flat, strict=False)
+            if pair[0] in again and pair[1] in again and not word.breaks
+        ]
     )
     known = Counter(entity for entities in entities_by_event for entity in entities)
     parts = {part for entity in known for part in entity.split()}
     singles = [
         (
             -count
-            * (1 + _SPREAD_WEIGHT * (min(spread[key], _MAX_SPREAD) - 1))
+            * (1 + _SPREAD_WEIGHT * (min(terms.spread[key], _MAX_SPREAD) - 1))
             * (2 * _NAME_WEIGHT if forms[key].surface in parts else forms[key].weight),
             at,
             key,
@@ -118,7 +149,7 @@ def _phrases(pairs: Mapping[tuple[str, str], int], forms: Mapping[str, Word]) ->
             frozenset((first, second)),
         )
         for (first, second), count in pairs.items()
-        if count > 1 and first != second and first in forms and second in forms
+        if count > 1 and first != second
     ]
 
 

@@ -8,6 +8,7 @@ every adapter passes. Embeddings are float32, L2-normalised, shape
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
@@ -231,6 +232,10 @@ class Writer(Ledger, ShardReader, Protocol):
 
 class Reader(GraphReader, VectorLogReader, OperationsReader, Protocol):
     """A partition opened for reading, beside its writer. Thread-safe."""
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Everything that this thread reads inside the block is of one moment."""
+        ...
 
     def close(self) -> None: ...
 

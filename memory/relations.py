@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -36,9 +37,11 @@ _COREFERENCE_SIMILARITY = 0.5
 _SUPPORT_SIMILARITY = 0.6
 _SHARED_TERMS = 2
 _COMMON_AMONG_CANDIDATES = 3
+_MAX_READINGS = 8192
 
 _SEMANTIC_EVENT_SIMILARITY = 0.6
 _SEMANTIC_PER_EVENT = 2
+_MAX_PAIRS_PER_EVENT = 16
 _REPLY_REACH = 3
 _QUESTION = re.compile(r"[?？][\"'”’)]*(?:\s|$)|[吗呢][。.!！]?\s*$")
 
@@ -83,14 +86,16 @@ class RuleRelationScorer:
         if not candidates:
             return []
         new = _read(topic)
-        new_claims = _claims(new)
+        new_claims = _claims(new.texts)
         causes = _cause_terms(new.texts)
         old = [_read(candidate) for candidate in candidates]
         counts = Counter(term for reading in old for term in reading.terms | reading.names)
         common = frozenset(term for term, count in counts.items() if count >= _COMMON_AMONG_CANDIDATES)
         found: list[ScoredRelation] = []
         for candidate, reading in zip(candidates, old, strict=True):
-            old_claims = _claims(reading) if new_claims and may_meet(new_claims, candidate.summary) else []
+            old_claims: list[Claim] = []
+            if new_claims and may_meet(new_claims, candidate.summary):
+                old_claims = _claims(candidate.texts) if candidate.texts else _stored_claims(candidate.summary)
             judged = (
                 _contradicts(topic, new_claims, candidate, old_claims),
                 _causes(topic, causes, candidate, reading),
@@ -138,8 +143,8 @@ def event_relations(events: Sequence[Event], vectors: NDArray[np.float32]) -> tu
     """Relations inside one episode.
 
     `temporal`: from each event to the next in event order. `reply`: from a turn to the
-    one it answers. `semantic`: from an event to at most two later ones that are alike
-    and not its neighbours, weighted by cosine.
+    one it answers. `semantic`: from an event to a later one that is alike and no
+    neighbour, weighted by cosine; the strongest ones, at most two at any event.
 
     Args:
         events: in event order.
@@ -156,26 +161,24 @@ def event_relations(events: Sequence[Event], vectors: NDArray[np.float32]) -> tu
 def _alike(events: Sequence[Event], vectors: NDArray[np.float32]) -> list[EventRelation]:
     similar = vectors @ vectors.T
     sources, targets = np.nonzero(similar > _SEMANTIC_EVENT_SIMILARITY)
-    beyond = targets - sources > 1
-    sources, targets = sources[beyond], targets[beyond]
-    if not len(sources):
-        return []
     weights = similar[sources, targets]
-    order = np.lexsort((targets, -weights, sources))
-    given: dict[int, int] = {}
-    taken: dict[int, int] = {}
+    if len(weights) > _MAX_PAIRS_PER_EVENT * len(events):  # a page of the same words
+        beyond = np.nonzero(targets - sources > 1)[0]
+        strongest = beyond[np.argsort(-weights[beyond], kind="stable")[: _MAX_PAIRS_PER_EVENT * len(events)]]
+        sources, targets, weights = sources[strongest], targets[strongest], weights[strongest]
+    pairs = [
+        (-weight, source, target)
+        for weight, source, target in zip(weights.tolist(), sources.tolist(), targets.tolist(), strict=True)
+        if target - source > 1
+    ]
+    degree = [0] * len(events)
     found = []
-    for source, target, weight in zip(
-        sources[order].tolist(), targets[order].tolist(), weights[order].tolist(), strict=True
-    ):
-        if given.get(source, 0) < _SEMANTIC_PER_EVENT and taken.get(target, 0) < _SEMANTIC_PER_EVENT:
-            given[source] = given.get(source, 0) + 1
-            taken[target] = taken.get(target, 0) + 1
-            found.append(
-                EventRelation(
-                    events[source].seq, events[target].seq, EventRelationType.SEMANTIC.value, round(min(weight, 1.0), 4)
-                )
-            )
+    for weight, source, target in sorted(pairs):
+        if degree[source] < _SEMANTIC_PER_EVENT and degree[target] < _SEMANTIC_PER_EVENT:
+            degree[source] += 1
+            degree[target] += 1
+            seqs = events[source].seq, events[target].seq
+            found.append(EventRelation(*seqs, EventRelationType.SEMANTIC.value, round(min(-weight, 1.0), 4)))
     return found
 
 
@@ -267,17 +270,33 @@ def _bounded(confidence: float) -> float:
 
 
 def _read(topic: Candidate) -> _Reading:
-    texts = topic.texts or utterances(topic.summary)
+    if topic.texts:
+        return _reading(topic.texts, topic.keywords, topic.entities)
+    return _read_stored(topic.summary, topic.keywords, topic.entities)
+
+
+@lru_cache(maxsize=_MAX_READINGS)
+def _read_stored(summary: str, keywords: tuple[str, ...], entities: tuple[str, ...]) -> _Reading:
+    """As the same topics are candidates again and again, they are read once."""
+    return _reading(utterances(summary), keywords, entities)
+
+
+def _reading(texts: tuple[tuple[str, str], ...], keywords: tuple[str, ...], entities: tuple[str, ...]) -> _Reading:
     return _Reading(
         texts=texts,
         speakers=speaker_names({speaker for speaker, _ in texts}),
-        names=frozenset(name.lower() for name in topic.entities),
-        terms=_terms(" ".join((*topic.keywords, *topic.entities))),
+        names=frozenset(name.lower() for name in entities),
+        terms=_terms(" ".join((*keywords, *entities))),
     )
 
 
-def _claims(reading: _Reading) -> list[Claim]:
-    return [claim for speaker, text in reading.texts for claim in claims(speaker, text)]
+@lru_cache(maxsize=_MAX_READINGS)
+def _stored_claims(summary: str) -> list[Claim]:
+    return _claims(utterances(summary))
+
+
+def _claims(texts: Iterable[tuple[str, str]]) -> list[Claim]:
+    return [claim for speaker, text in texts for claim in claims(speaker, text)]
 
 
 def _terms(text: str) -> frozenset[str]:
@@ -287,13 +306,15 @@ def _terms(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _cause_terms(texts: Iterable[tuple[str, str]]) -> list[frozenset[str]]:
+def _cause_terms(texts: Sequence[tuple[str, str]]) -> list[frozenset[str]]:
     """Terms of each text that gives a cause or a consequence."""
+    if not _gives_cause("\n".join([text for _, text in texts])):
+        return []
     return [_terms(text) for _, text in texts if _gives_cause(text)]
 
 
 def _gives_cause(text: str) -> bool:
     lower = text.lower()
-    if any([cue in lower for cue in _CAUSES]):
+    if any(cue in lower for cue in _CAUSES):
         return True
     return not text.isascii() and any(cue in text for cue in _HAN_CAUSES)

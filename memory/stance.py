@@ -9,6 +9,7 @@ shows it.
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from typing import NamedTuple
 
 from .words import han_pieces, han_runs, plain_words, words
@@ -22,7 +23,8 @@ _OWNED = (
     "name job address phone number car password birthday major title boss manager team size weight deadline flight "
     "doctor teacher roommate favorite favourite"
 )
-_SELF_WORDS = frozenset({b"i", b"my", b"we"})
+_SELF_WORDS = frozenset({b"i", b"my"})
+_SELF_REACH = 5
 
 
 def _byte_words(names: str) -> frozenset[bytes]:
@@ -39,11 +41,11 @@ _CLAIM_WORDS = (
 )
 
 _CLAUSE_GAP = re.compile(
-    r"(?<=[.!?;。！？；\n])\s*|,? (?:but|although|though|because|so|while) |, (?:and )?(?=(?:[iI]|my|My|we)\b)|，(?:但|不过|而)"
+    r"(?<=[.!?;。！？；\n])\s*|,? (?:but|although|though|because|since|after|so|while) |, (?:and )?(?=(?:[iI]|my|My|we)\b)|，(?:但|不过|而)"
 )
 _LIKES = re.compile(
     r"\bi(?:['’]m| am|['’]d| would|['’]ve| have)?(?: \w+){0,2}? "
-    r"(?:love|like|enjoy|adore|prefer|into|fond of|an? (?:big |huge )?fan of|crazy about)\b|\bmy favou?rites?\b"
+    r"(?:love|like|enjoy|adore|prefer|into|fond of|an? (?:big |huge )?fan of|crazy about)\b|\b(?:is|are|['’]s) my favou?rites?\b"
 )
 _DISLIKES = re.compile(
     r"\b(?:hate|dislike|detest|loathe|(?:can['’]?t|cannot|can not) stand|sick of|tired of|fed up with|allergic to"
@@ -97,7 +99,8 @@ class Claim(NamedTuple):
 def claims(speaker: str, text: str) -> list[Claim]:
     """The claims that one utterance makes of its speaker."""
     plain = plain_words(text)
-    english = not _CLAIM_WORDS.isdisjoint(plain) and not _SELF_WORDS.isdisjoint(plain)
+    cues = _CLAIM_WORDS.intersection(plain)
+    english = bool(cues) and _speaks_of_self(plain, cues)
     chinese = not text.isascii() and _HAN_CUES.search(text) is not None
     if not (english or chinese):
         return []
@@ -120,7 +123,7 @@ def opposes(later: Claim, earlier: Claim) -> float:
     if later.stance * earlier.stance >= 0:
         return 0.0
     shared = len(later.terms & earlier.terms)
-    if not shared or 2 * shared < min(len(later.terms), len(earlier.terms)):
+    if not shared or 3 * shared < 2 * max(len(later.terms), len(earlier.terms)):
         return 0.0
     return 0.15 + 0.05 * min(shared, 3)
 
@@ -130,6 +133,17 @@ def changes_value(later: Claim, earlier: Claim) -> float:
     if not later.frame or later.frame != earlier.frame or later.value == earlier.value:
         return 0.0
     return 0.25 if later.changed else 0.15
+
+
+def _speaks_of_self(plain: list[bytes], cues: Set[bytes]) -> bool:
+    """Whether one of the words that make a claim stands near an "I" or "my"."""
+    if _SELF_WORDS.isdisjoint(plain):
+        return False
+    return any(
+        not _SELF_WORDS.isdisjoint(plain[max(0, at - _SELF_REACH) : at + 1])
+        for at, word in enumerate(plain)
+        if word in cues
+    )
 
 
 def _clauses(text: str) -> list[str]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .dates import resolve_dates
 from .entities import event_entities, named_in_sentences, speaker_names, topic_entities
-from .keywords import keywords
+from .keywords import SegmentTerms, keywords
 from .model import Event
 from .proposal import SegmentNotes
 from .words import Word, han_runs, words
@@ -30,16 +30,19 @@ MAX_COST = 72.0
 """Of a whole summary, in words; a Chinese character costs `HAN_COST` of a word, so about 160 fit."""
 
 HAN_COST = 0.45
+_CHARACTERS_PER_WORD = 12
 _MAX_CAPTION_WORDS = 14
 _MIN_CONTENT = 2
 _HAN_CONTENT = 0.4
+_RECURRING = (1.0, 1.5, 2.0)
 _REDUNDANT = 0.9
 _CONTENT_WEIGHT = 0.7
 _FIRST_WEIGHT = 0.1
 _QUESTION_WEIGHT = -0.15
 _REDUNDANCY_WEIGHT = 0.35
 _MAX_READ = 4000
-_SENTENCE_GAP = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])")
+_ASCII_END = re.compile(r"[.!?][.!?\"')\]]*\s+")
+_ANY_END = re.compile(r"[.!?…][.!?…\"'”’)\]]*\s+|[。！？][。！？”’」]*\s*")
 _QUESTION_ENDS = ("?", "？", "吗", "呢")
 _ELLIPSIS = "…"
 
@@ -60,15 +63,17 @@ class ExtractiveSummarizer:
             vectors: their embeddings, unit length, `(len(events), dimension)`.
         """
         said = [words(event.text) for event in events]
-        seen = [said[at] + _caption_words(event) if event.captions else said[at] for at, event in enumerate(events)]
-        runs = [han_runs(event.text) for event in events]
+        terms = SegmentTerms.of(
+            [said[at] + _caption_words(event) if event.captions else said[at] for at, event in enumerate(events)],
+            [han_runs(event.text) for event in events],
+        )
         names = speaker_names({event.speaker for event in events})
         established = named_in_sentences(said)
         entities = tuple(event_entities(event.text, said[at], established, names) for at, event in enumerate(events))
         dates = tuple(resolve_dates(event.text, event.time_us, event.utc_offset_minutes) for event in events)
         return SegmentNotes(
-            summary=_summary(events, vectors, _content(seen, runs)),
-            keywords=keywords(seen, runs, entities, names),
+            summary=_summary(events, vectors, _content(terms)),
+            keywords=keywords(terms, entities, names),
             entities=topic_entities(entities),
             dates=tuple(dict.fromkeys(date for found in dates for date in found)),
             event_dates=dates,
@@ -81,22 +86,17 @@ def _caption_words(event: Event) -> list[Word]:
     return [word for caption in event.captions for word in words(caption)]
 
 
-def _content(words_by_event: Sequence[Sequence[Word]], runs_by_event: Sequence[Sequence[str]]) -> NDArray[np.float64]:
+def _content(terms: SegmentTerms) -> list[float]:
     """How much each event says of what the segment is about: its terms, more for those that recur."""
-    keys_by_event = [{word.key for word in words if word.key} for words in words_by_event]
-    counts: Counter[str] = Counter()
-    for keys in keys_by_event:
-        counts.update(keys)
-    weights = {key: 1.0 if count == 1 else 1.5 if count == 2 else 2.0 for key, count in counts.items()}
-    return np.array(
-        [
-            sum([weights[key] for key in keys]) + _HAN_CONTENT * sum(map(len, runs))
-            for keys, runs in zip(keys_by_event, runs_by_event, strict=True)
-        ]
-    )
+    weights = {key: _RECURRING[min(count, len(_RECURRING)) - 1] for key, count in terms.spread.items()}
+    content = [sum(map(weights.__getitem__, keys)) for keys in terms.keys_by_event]
+    for at, runs in enumerate(terms.runs_by_event):
+        if runs:
+            content[at] += _HAN_CONTENT * sum(map(len, runs))
+    return content
 
 
-def _summary(events: Sequence[Event], vectors: NDArray[np.float32], content: NDArray[np.float64]) -> str:
+def _summary(events: Sequence[Event], vectors: NDArray[np.float32], content: Sequence[float]) -> str:
     chosen = sorted(_central(events, vectors, content))
     left = MAX_COST
     lines: list[str] = []
@@ -107,19 +107,19 @@ def _summary(events: Sequence[Event], vectors: NDArray[np.float32], content: NDA
     return "\n".join(lines)
 
 
-def _central(events: Sequence[Event], vectors: NDArray[np.float32], content: NDArray[np.float64]) -> list[int]:
+def _central(events: Sequence[Event], vectors: NDArray[np.float32], content: Sequence[float]) -> list[int]:
     """Indices of the utterances that say most of the segment, with the question that a short answer needs."""
-    telling = [at for at in range(len(events)) if content[at] >= _MIN_CONTENT]
-    if not telling:
-        telling = [int(content.argmax())]
+    most = max(content)
+    telling = [at for at, told in enumerate(content) if told >= _MIN_CONTENT] or [content.index(most)]
     questions = [event.text.endswith(_QUESTION_ENDS) for event in events]
     similar = vectors @ vectors.T
-    to_all = similar.sum(axis=1, dtype=np.float64)
-    scores = to_all / math.sqrt(max(float(to_all.sum()), 1e-12))  # the cosine to the centroid
-    value = scores + _CONTENT_WEIGHT / max(float(content.max()), 1.0) * content
-    value += _QUESTION_WEIGHT * np.array(questions)
-    value[telling[0]] += _FIRST_WEIGHT
-    left = dict(zip(telling, value[telling].tolist(), strict=True))
+    to_all = similar.sum(axis=1).tolist()
+    norm = math.sqrt(max(sum(to_all), 1e-12))  # of the sum of all: a row's sum over it is the cosine to the centroid
+    share = _CONTENT_WEIGHT / max(most, 1.0)
+    left = {
+        at: to_all[at] / norm + share * content[at] + (_QUESTION_WEIGHT if questions[at] else 0.0) for at in telling
+    }
+    left[telling[0]] += _FIRST_WEIGHT
     alike = dict.fromkeys(telling, 0.0)
     chosen: list[int] = []
     while left and len(chosen) < MAX_UTTERANCES:
@@ -159,19 +159,21 @@ def _line(event: Event, limit: float) -> tuple[str, float]:
 
 
 def _first_words(caption: str) -> str:
-    parts = caption.split()
-    return " ".join(parts[:_MAX_CAPTION_WORDS]) + (f" {_ELLIPSIS}" if len(parts) > _MAX_CAPTION_WORDS else "")
+    shown = " ".join(caption.split()[:_MAX_CAPTION_WORDS])[: _MAX_CAPTION_WORDS * _CHARACTERS_PER_WORD]
+    return shown if len(shown) == len(caption) else f"{shown} {_ELLIPSIS}"
 
 
 def _cost(text: str) -> float:
+    """Words of a text, where a Chinese character counts less and an over-long word more."""
     if text.isascii():
-        return text.count(" ") + 1.0
-    return len(text.split()) + HAN_COST * sum(map(len, han_runs(text)))
+        return max(text.count(" ") + 1.0, len(text) / _CHARACTERS_PER_WORD)
+    han = sum(map(len, han_runs(text)))
+    return max(text.count(" ") + 1.0, (len(text) - han) / _CHARACTERS_PER_WORD) + HAN_COST * han
 
 
 def _shorten(text: str, limit: float) -> tuple[str, float]:
     """Whole sentences of a text within a cost, the idle ones at its beginning left out; … where any is missing."""
-    sentences = _SENTENCE_GAP.split(text[:_MAX_READ])
+    sentences = _sentences(text[:_MAX_READ])
     first = next((at for at, sentence in enumerate(sentences) if _is_telling(sentence)), 0)
     kept: list[str] = []
     cost = 0.0
@@ -186,6 +188,12 @@ def _shorten(text: str, limit: float) -> tuple[str, float]:
     return _cut(sentences[first], limit)
 
 
+def _sentences(text: str) -> list[str]:
+    ends = [match.end() for match in (_ASCII_END if text.isascii() else _ANY_END).finditer(text)]
+    bounds = [0, *(end for end in ends if end < len(text)), len(text)]
+    return [text[begin:end].rstrip() for begin, end in pairwise(bounds)]
+
+
 def _is_telling(sentence: str) -> bool:
     return any(word.key for word in words(sentence)) or len("".join(han_runs(sentence))) > 3
 
@@ -195,13 +203,10 @@ def _cut(sentence: str, limit: float) -> tuple[str, float]:
     kept: list[str] = []
     cost = 0.0
     for part in sentence.split():
-        runs = han_runs(part)
-        more = 1.0 + HAN_COST * sum(map(len, runs))
+        more = _cost(part)
         if cost + more > limit:
-            if runs:
-                kept.append(part[: max(0, int((limit - cost - 1.0) / HAN_COST))])
-            elif not kept:
-                kept.append(part[: int(limit) * 6])
+            if not kept or han_runs(part):
+                kept.append(part[: int((limit - cost) / more * len(part))])
             break
         kept.append(part)
         cost += more

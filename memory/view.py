@@ -102,6 +102,7 @@ class MemoryView:
         self._sessions: list[list[tuple[int, int, int]]] = []
         self._spoken: dict[int, list[tuple[int, int]]] = {}
         self._unread_dates: set[int] = set()
+        self._spoken_spans = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
         self._buffered_dates: dict[int, tuple[ResolvedDate, ...]] = {}
         self._parts: Parts | None = None
 
@@ -140,16 +141,16 @@ class MemoryView:
 
     def visible(self, as_of_us: int | None) -> Visible:
         """What had been said by `as_of_us`; everything if it is None."""
-        newer = [
-            None if topic.superseded_by is None else self.topic_ordinals.get(topic.superseded_by)
-            for topic in self.topics
-        ]
         if as_of_us is None:
             return Visible(
                 np.ones(len(self), dtype=bool),
                 np.ones(len(self.topics), dtype=bool),
                 np.array([topic.superseded_by is not None for topic in self.topics], dtype=bool),
             )
+        newer = [
+            None if topic.superseded_by is None else self.topic_ordinals.get(topic.superseded_by)
+            for topic in self.topics
+        ]
         return Visible(
             self.times_us.values <= as_of_us,
             np.array([topic.last_us <= as_of_us for topic in self.topics], dtype=bool),
@@ -169,21 +170,24 @@ class MemoryView:
 
     def meets(self, conditions: Sequence[TimeCondition]) -> NDArray[np.bool_]:
         """Which events were said at, or speak of, a time that meets one of the conditions."""
-        for ordinal in self._unread_dates:
-            known = [span for date in self.dates(ordinal) if (span := _date_span(date)) is not None]
-            if known:
-                self._spoken[ordinal] = known
-            else:
-                self._spoken.pop(ordinal, None)
-        self._unread_dates.clear()
+        if self._unread_dates:
+            self._read_dates()
         said = self.local_us.values
         found = np.zeros(len(self), dtype=bool)
+        ordinals, starts, ends = self._spoken_spans
         for condition in conditions:
             found |= (said >= condition.start_us) & (said < condition.end_us)
-        for ordinal, spans in self._spoken.items():
-            if any(condition.meets(start, end) for condition in conditions for start, end in spans):
-                found[ordinal] = True
+            found[ordinals[(starts < condition.end_us) & (ends > condition.start_us)]] = True
         return found
+
+    def _read_dates(self) -> None:
+        """Find out of what times the events speak whose dates were not looked at yet."""
+        for ordinal in self._unread_dates:
+            self._spoken[ordinal] = [span for date in self.dates(ordinal) if (span := _date_span(date)) is not None]
+        self._unread_dates.clear()
+        rows = [(ordinal, start, end) for ordinal, spans in self._spoken.items() for start, end in spans]
+        table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+        self._spoken_spans = (table[:, 0], table[:, 1], table[:, 2])
 
     def parts(self) -> Parts:
         """All events in parts of at most `PART_EVENTS`: of a topic's archive, or of what has no topic.

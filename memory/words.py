@@ -15,13 +15,14 @@ from .text import stem
 
 _MAX_CACHED = 65_536
 _MAX_CACHED_LENGTH = 40
+_MAX_PIECE = 160
 _PART = re.compile(r"[^\W_]+(?:['’._-][^\W_]+)*")
 _HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u3040-\u30ff\uac00-\ud7af]")
 _HAN_RUN = re.compile(rf"({_HAN.pattern}+)")
 _NUMBER = re.compile(r"[0-9].*|.")
 _IDENTIFIER = re.compile(
     r"(?:[\w.-]+)?(?:/[\w.-]+){2,}|[\w-]+(?:/[\w.-]+)*\.(?:py|js|ts|md|txt|json|yaml|yml|toml|csv|log|sh|sql|html|java|go|rs|c|cpp)"
-    r"|[A-Za-z][a-z0-9]*(?:_[A-Za-z0-9]+)+|[A-Za-z]*[a-z][A-Z][A-Za-z0-9]+|[A-Za-z]+-?[0-9]+(?:[.-][A-Za-z0-9]+)*"
+    r"|[\w.-]+_[\w.-]+|[A-Za-z]*[a-z][A-Z][A-Za-z0-9]+|[A-Za-z]+-?[0-9]+(?:[.-][A-Za-z0-9]+)*"
 )
 _HAN_STOP = frozenset(CHINESE) | frozenset(CHINESE_CHARACTERS)
 _HAN_LONGEST = max(map(len, _HAN_STOP))
@@ -51,7 +52,7 @@ class Word(NamedTuple):
         surface: as written, without punctuation and without 's.
         key: its stem; empty for words that say nothing of a topic.
         capital: begins with a capital and may be (part of) a name.
-        breaks: punctuation follows, so no phrase goes on.
+        breaks: punctuation or 's follows, so no phrase goes on.
         ends: a sentence ends here.
         identifier: a path, a job name, CamelCase.
         folded: lower-case surface.
@@ -92,7 +93,7 @@ def plain_words(text: str) -> list[bytes]:
 
 
 def words(text: str) -> list[Word]:
-    """The words of a text that are written with spaces, in order; runs of Chinese are left out."""
+    """The words of a text that are written with spaces, in order; runs of Chinese and over-long pieces are left out."""
     if not text.isascii() and _HAN.search(text) is not None:
         text = _HAN_RUN.sub(" ", text)
     return list(chain.from_iterable(map(_PIECES.__getitem__, text.split())))
@@ -123,7 +124,7 @@ def han_pieces(run: str) -> list[str]:
 
 
 def _analyse(piece: str) -> tuple[Word, ...]:
-    if "://" in piece or piece.startswith("www."):
+    if len(piece) > _MAX_PIECE or "://" in piece or piece.startswith("www."):
         return ()
     stripped = piece.rstrip(_TRAILING)
     core = piece.strip(".,;:!?…\"'“”‘’()[]{}*~")
@@ -153,7 +154,7 @@ def _word(part: str, *, last: bool, tail: str, ends: bool) -> Word:
         surface=surface,
         key="" if idle else stem(plain),
         capital=surface[:1].isupper() and not idle,
-        breaks=bool(tail) if last else True,
+        breaks=bool(tail) or surface != part if last else True,
         ends=ends if last else False,
         identifier=False,
         folded=plain,

@@ -17,7 +17,7 @@ import numpy as np
 from ..memory import consolidation
 from ..memory.consolidation import Draft, KnownTopics, Segment
 from ..memory.errors import LeaseLost
-from ..memory.model import Layer, User
+from ..memory.model import Event, Layer, User
 from ..memory.ports import BoundaryDetector, Embedder, Reader, RelationScorer, Summarizer, Vectors
 from ..memory.proposal import Proposal
 from ..memory.writes import LeasedTask, TaskRow
@@ -74,20 +74,22 @@ class Worker:
         leased = shard.claim(self._group)
         if not leased:
             return WorkDone()
-        thought: list[tuple[LeasedTask, list[Segment], list[Draft | None]]] = []
+        with reader.snapshot():  # one read of the store, over before anything is thought
+            read = [(lease, *self._read(lease.task, reader)) for lease in leased]
+        thought: list[tuple[LeasedTask, list[Segment], list[Draft | None], KnownTopics]] = []
         failed = 0
-        for lease in leased:
+        for lease, events, event_vectors, known in read:
             try:
-                segments = self._segments(lease.task, reader)
+                segments = consolidation.split(lease.task, events, event_vectors, self._models.detector)
                 drafts = [consolidation.draft(segment, self._models.summarizer) for segment in segments]
-                thought.append((lease, segments, drafts))
+                thought.append((lease, segments, drafts, known))
             except Exception as error:  # noqa: BLE001 - the top of the worker's loop: recorded with the task
                 failed += self._give_back(shard, lease, error)
-        texts = [consolidation.topic_text(draft.notes) for _, _, drafts in thought for draft in drafts if draft]
+        texts = [consolidation.topic_text(draft.notes) for _, _, drafts, _ in thought for draft in drafts if draft]
         vectors = self._models.embedder.embed(texts)
         proposals: list[Proposal] = []
         taken = 0
-        for lease, segments, drafts in thought:
+        for lease, segments, drafts, known in thought:
             topics = sum(draft is not None for draft in drafts)
             try:
                 proposals.append(
@@ -97,7 +99,7 @@ class Worker:
                         segments,
                         drafts,
                         vectors[taken : taken + topics],
-                        self._topics.known(lease.task.user, reader),
+                        known,
                         self._models.scorer,
                     )
                 )
@@ -108,10 +110,12 @@ class Worker:
         lost = sum(outcome is not None for outcome in outcomes)
         return WorkDone(len(outcomes) - lost, failed, lost)
 
-    def _segments(self, task: TaskRow, reader: Reader) -> list[Segment]:
-        events = reader.events(task.user, seqs=task.seqs)
-        vectors = reader.vectors(task.user, Layer.EVENT, [str(seq) for seq in task.seqs])
-        return consolidation.split(task, events, vectors, self._models.detector)
+    def _read(self, task: TaskRow, reader: Reader) -> tuple[list[Event], Vectors, KnownTopics]:
+        return (
+            reader.events(task.user, seqs=task.seqs),
+            reader.vectors(task.user, Layer.EVENT, [str(seq) for seq in task.seqs]),
+            self._topics.known(task.user, reader),
+        )
 
     @staticmethod
     def _give_back(shard: TaskSource, lease: LeasedTask, error: Exception) -> int:

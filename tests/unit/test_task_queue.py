@@ -1,0 +1,74 @@
+"""First in first out per user, one lease at a time; leases end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from raygam.memory.errors import LeaseLost
+from raygam.memory.model import User
+from raygam.memory.writes import LeasedTask, TaskRow, TaskStatus
+from raygam.pipeline.task_queue import TaskQueue
+
+
+def task(name: str, user: str = "u", position: int = 1, ordinal: int = 0) -> TaskRow:
+    return TaskRow(name, User("t", user), "s", "flush", True, False, (1,), position, ordinal, None)
+
+
+def lease(queue: TaskQueue, until_us: int = 100) -> LeasedTask:
+    (chosen,) = queue.claimable(1, 0)
+    leased = LeasedTask(replace(chosen, status=TaskStatus.LEASED, attempts=1), f"token-{chosen.id}", until_us)
+    queue.lease(leased)
+    return leased
+
+
+def test_a_users_tasks_come_one_by_one_in_order() -> None:
+    queue = TaskQueue([task("b", position=2), task("a2", ordinal=1), task("a1")])
+    taken = []
+    while queue.claimable(9, 0):
+        assert len(queue.claimable(9, 0)) == 1
+        leased = lease(queue)
+        assert queue.claimable(9, 0) == []
+        taken.append(leased.task.id)
+        queue.finish(leased.task)
+    assert taken == ["a1", "a2", "b"]
+
+
+def test_users_do_not_wait_for_each_other() -> None:
+    queue = TaskQueue([task("a", "u"), task("b", "v")])
+    assert [chosen.id for chosen in queue.claimable(9, 0)] == ["a", "b"]
+    assert len(queue.claimable(1, 0)) == 1
+
+
+def test_an_expired_lease_is_lost_and_its_task_comes_again() -> None:
+    queue = TaskQueue([task("a")])
+    leased = lease(queue, until_us=100)
+    assert queue.held("a", leased.token, 99).id == "a"
+    with pytest.raises(LeaseLost):
+        queue.held("a", leased.token, 100)
+    assert [chosen.id for chosen in queue.claimable(1, 100)] == ["a"]
+    with pytest.raises(LeaseLost):
+        queue.held("a", leased.token, 0)
+
+
+def test_another_token_is_refused() -> None:
+    queue = TaskQueue([task("a")])
+    lease(queue)
+    with pytest.raises(LeaseLost):
+        queue.held("a", "token-b", 0)
+
+
+def test_a_parked_task_holds_its_user_back_and_nobody_else() -> None:
+    queue = TaskQueue([task("a", "u"), task("a2", "u", position=2), task("b", "v")])
+    leased = lease(queue)
+    queue.give_back(leased.task, "broke", parks=True)
+    assert [chosen.id for chosen in queue.claimable(9, 0)] == ["b"]
+    assert queue.blocked_by_parking() == 2
+    assert queue.counts() == (2, 1)
+
+
+def test_leases_of_an_earlier_epoch_count_as_open() -> None:
+    queue = TaskQueue([replace(task("a"), status=TaskStatus.LEASED, attempts=3)])
+    (chosen,) = queue.claimable(1, 0)
+    assert (chosen.status, chosen.attempts) == (TaskStatus.OPEN, 3)
