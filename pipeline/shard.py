@@ -376,6 +376,7 @@ def _closed(task: TaskRow, ordinal: int, proposed: ProposedEpisode, held: dict[i
         last_us=episode.last_us,
         confidence=made.confidence,
         model=made.model,
+        superseded_by=made.superseded_by,
     )
     return ClosedEpisode(
         episode, task.id, ordinal, events, proposed.relations, topic, made.vector, made.relations, made.supersedes
