@@ -20,7 +20,7 @@ TIME_BOOST = 1.4
 CONFIDENCE_BOOST = 1.2
 ROLE_BOOST = 1.4
 CONFIDENT_ABOVE = 0.8
-SUPERSEDED_FACTOR = 0.7
+SUPERSEDED_FACTOR = 0.5
 """On a memory whose topic a newer one contradicts, unless the query asks about the past."""
 RECALLED_FACTOR = 0.5
 """On a memory that was read back aloud: it ranks behind what was said with the same content."""
