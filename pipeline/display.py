@@ -59,13 +59,13 @@ def memories_view(answer: Mapping[str, Any], *, explain: bool) -> RenderableType
 
 
 def _score(memory: Mapping[str, Any]) -> str:
-    factors = memory.get("factors") or {}
-    shown = "  ".join(f"{name} {value:.3g}" for name, value in factors.items() if isinstance(value, int | float))
-    return f"score {memory['score']:.3f}" + (f"  = {shown}" if shown else "") + f"  ref {memory['message_id']}"
+    """The score and the factors that moved it; one of 1 moves nothing."""
+    moved = [f"{name} {value:.3g}" for name, value in memory["factors"].items() if name == "semantic" or value != 1]
+    return f"score {memory['score']:.3f} = {' × '.join(moved)}   ref {memory['message_id']}"
 
 
 def _path(path: Mapping[str, Any]) -> str:
-    steps = [f"{name} {value}" for name, value in path.items() if value]
+    steps = [f"{name} {value if name == 'event' else value[:8]}" for name, value in path.items() if value]
     return "path: " + " → ".join(steps)
 
 

@@ -60,6 +60,7 @@ class Engine:
         self._shards = [Shard(store.writer(at), settings, clock_us, self._signal) for at in partitions]
         self._readers: list[Reader] = [store.reader(at) for at in partitions]
         self._inline = Worker(models, worker_group)
+        self._inline_lock = threading.Lock()
         self._threads = [
             threading.Thread(
                 target=self._work, args=(Worker(models, worker_group), at), name=f"raygam-worker-{at}", daemon=True
@@ -150,7 +151,8 @@ class Engine:
                         # The time-out is for leases that expire: nobody signals these.
                         self._changed.wait(timeout=1.0)
             else:
-                self._work_round(self._inline, 0)
+                with self._inline_lock:
+                    self._work_round(self._inline, 0)
 
     def _signal(self) -> None:
         with self._changed:
