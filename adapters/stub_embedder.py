@@ -44,9 +44,8 @@ class StubEmbedder:
             for word in words or ("",):
                 place = known.get(word)
                 places.append(base + (self._place(word) if place is None else place))
-        size = len(texts) * self.dimension
-        counted = np.bincount(np.asarray(places, dtype=np.int64), minlength=size)
-        vectors: NDArray[np.float32] = counted.astype(np.float32).reshape(len(texts), self.dimension)
+        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        np.add.at(vectors.reshape(-1), np.asarray(places, dtype=np.int64), np.float32(1.0))
         vectors /= np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
         return vectors
 

@@ -8,8 +8,9 @@ them into text at the edges.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 DEFAULT_TENANT = "default"
@@ -95,9 +96,8 @@ class ResolvedDate:
     end: str
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A turn inside memory.
+class Event(NamedTuple):
+    """A turn inside memory: a named tuple, since every turn makes one on the fast path.
 
     `seq` is the position at which the partition accepted the turn: dense enough
     to sort by, with gaps, and the tie-break of equal times. `episode_id` is None
@@ -116,7 +116,7 @@ class Event:
     kind: str = Kind.UTTERANCE
     origin: str = Origin.SAID
     captions: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = MappingProxyType({})
     tokens: int = 0
     episode_id: str | None = None
     dates: tuple[ResolvedDate, ...] = ()

@@ -44,7 +44,7 @@ class Settings(BaseSettings):
     chunk_bytes: int = Field(1024 * 1024, ge=1024, description="how much of a file is read at a time *")
 
     workers: int = Field(1, ge=0, le=64, description="threads of the slow path; 0 works only while draining")
-    worker_group: int = Field(32, ge=1, le=1024, description="tasks applied together *")
+    worker_group: int = Field(128, ge=1, le=1024, description="tasks applied together *")
     lease_seconds: float = Field(300, gt=0, description="how long a worker may take for a task *")
     max_attempts: int = Field(5, ge=1, description="leases of a task before it is parked *")
     max_open_tasks: int = Field(2000, ge=1, description="reading waits while more tasks are open *")

@@ -252,14 +252,14 @@ def _check(wire: _WireTurn, limits: RecordLimits, *, unknown_fields: int) -> Tur
     if wire.origin not in _ORIGINS:
         raise BadRecord("bad_value", f"origin is {wire.origin!r:.64}; it is one of {', '.join(Origin)}")
     user = _user(wire.tenant, wire.user_id)
-    for name, value in (
-        ("message_id", wire.message_id),
-        ("session_id", wire.session_id),
-        ("speaker", wire.speaker),
-        ("role", wire.role),
-    ):
-        if not (value.isascii() and value.isprintable() and 0 < len(value) <= MAX_ID_CHARACTERS and value[0] != " "):
-            _check_id(name, value)
+    message_id, session_id, speaker, role = wire.message_id, wire.session_id, wire.speaker, wire.role
+    together = message_id + session_id + speaker + role
+    plain = together.isascii() and together.isprintable() and " " not in together and len(together) <= MAX_ID_CHARACTERS
+    if not (plain and message_id and session_id and speaker and role):  # most are plain: looked at as one
+        _check_id("message_id", message_id)
+        _check_id("session_id", session_id)
+        _check_id("speaker", speaker)
+        _check_id("role", role)
     time_us, offset = _time(wire.timestamp)
     return Turn(
         wire.message_id,

@@ -101,7 +101,7 @@ def reader(store: Store, writer: Writer) -> Reader:
 
 
 def turn(seq: int, user: User = ANNA, **changes: Any) -> Event:
-    return replace(Event(user, seq, f"m{seq}", "s", "Anna", "user", f"text {seq}", 1000 * seq, tokens=3), **changes)
+    return Event(user, seq, f"m{seq}", "s", "Anna", "user", f"text {seq}", 1000 * seq, tokens=3)._replace(**changes)
 
 
 def vector(*values: float) -> Any:

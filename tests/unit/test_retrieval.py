@@ -104,7 +104,7 @@ class Graphs:
         )
         self.stored_episodes.append(episode)
         for seq in seqs:
-            self.stored[seq - 1] = replace(self.stored[seq - 1], episode_id=episode.id, dates=dates)
+            self.stored[seq - 1] = self.stored[seq - 1]._replace(episode_id=episode.id, dates=dates)
         if summary is not None:
             topic = Topic(name, USER, episode.id, summary, (), (), (), first_us, last_us, confidence, "test")
             self.stored_topics.append(topic)
