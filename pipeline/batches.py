@@ -41,7 +41,7 @@ SCHEMA = pa.schema(
         pa.field("time_us", pa.int64(), nullable=False),
         pa.field("utc_offset_minutes", pa.int16()),
         pa.field("tokens", pa.int32(), nullable=False),
-        pa.field("unknown_fields", pa.int16(), nullable=False),
+        pa.field("unknown_fields", pa.int32(), nullable=False),
     ]
 )
 

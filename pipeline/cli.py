@@ -77,8 +77,8 @@ def search(
         _print_json(answer)
         return
     if not answer["known_user"]:
-        display.errors.print(f"nothing is known of user {user} of tenant {tenant} in {state}", style="yellow")
-    display.output.print(display.memories_view(answer, explain=explain))
+        display.note(f"nothing is known of user {user} of tenant {tenant} in {state}")
+    display.output.print(display.memories_view(display.shown(answer), explain=explain))
 
 
 @app.command()
@@ -93,7 +93,7 @@ def show(
     if as_json:
         _print_json(document)
     else:
-        display.output.print(display.user_view(document))
+        display.output.print(display.user_view(display.shown(document)))
 
 
 @app.command("dead-letters")
@@ -107,9 +107,9 @@ def dead_letters(
     if as_json:
         _print_json(found)
     else:
-        display.output.print(display.dead_letters_table(found["dead_letters"], found["total"]))
+        display.output.print(display.dead_letters_table(display.shown(found["dead_letters"]), found["total"]))
         if found["total"] > len(found["dead_letters"]):
-            display.errors.print(f"showing {len(found['dead_letters'])} of {found['total']}; use --limit for more")
+            display.note(f"showing {len(found['dead_letters'])} of {found['total']}; use --limit for more")
 
 
 @app.command()
@@ -131,7 +131,7 @@ def main() -> None:
     try:
         app()
     except RaygamError as error:
-        display.errors.print(f"raygam: {error}", style="red", markup=False, highlight=False)
+        display.note(f"raygam: {error}", style="red")
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
@@ -145,7 +145,11 @@ def exit_code(error: RaygamError) -> int:
 
 
 def _print_json(document: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+    text = json.dumps(document, ensure_ascii=False)
+    try:
+        sys.stdout.write(text + "\n")
+    except UnicodeEncodeError:  # a terminal that is not UTF-8, or an argument that was no text
+        sys.stdout.write(json.dumps(document) + "\n")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Interruption:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        display.errors.print("stopping at the edge of this batch; once more to stop at once", style="yellow")
+        display.note("stopping at the edge of this batch; once more to stop at once")
 
 
 class _Stopped(Exception):
@@ -152,25 +152,17 @@ def _print_summary(document: dict[str, Any]) -> None:
     if document["users"]:
         shown = len(document["users"])
         title = "what was built" if shown == total["users"] else f"what was built: {shown} of {total['users']} users"
-        display.output.print(display.users_table(document["users"], title))
+        display.output.print(display.users_table(display.shown(document["users"]), title))
     line = (
         f"{document['accepted']:,} new turns, {document['duplicates']:,} duplicates, "
         f"{document['dead_letters']:,} dead letters in {document['seconds']:.1f} s"
     )
     display.output.print(line, highlight=False)
     if document["incomplete_line"] is not None:
-        display.errors.print(
-            f"the last line (at byte {document['incomplete_line']}) is not complete; it is read once it is",
-            style="yellow",
-        )
+        display.note(f"the last line (at byte {document['incomplete_line']}) is not complete; it is read once it is")
     if total["dead_letters"]:
-        display.errors.print(
-            f"{total['dead_letters']:,} dead letters in all: raygam dead-letters --state {document['state']}",
-            style="yellow",
-        )
+        display.note(f"{total['dead_letters']:,} dead letters in all: raygam dead-letters --state {document['state']}")
     if total["parked_tasks"]:
-        display.errors.print(
-            f"{total['parked_tasks']:,} tasks are parked; `raygam show USER` names the error", style="yellow"
-        )
+        display.note(f"{total['parked_tasks']:,} tasks are parked; `raygam show USER` names the error")
     if document["interrupted"]:
-        display.errors.print("stopped before the end; the same command goes on from here", style="yellow")
+        display.note("stopped before the end; the same command goes on from here")

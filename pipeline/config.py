@@ -23,6 +23,9 @@ CONFIG_VARIABLE = "RAYGAM_CONFIG"
 DEFAULT_CONFIG = "raygam.toml"
 
 
+_MAX_MINUTES = 100 * 366 * 24 * 60  # beyond a century nothing ends; and times stay inside 64 bits
+
+
 class Settings(BaseSettings):
     """Settings of one engine. Values marked * are ours; the papers give none."""
 
@@ -35,17 +38,21 @@ class Settings(BaseSettings):
     partitions: int = Field(8, ge=1, le=4096, description="partitions of a new state *")
     partitioner: Literal["murmur2", "crc32"] = Field("murmur2", description="how keys map to partitions")
 
-    session_gap_minutes: float = Field(30, gt=0, description="event time that ends a session *")
-    pause_minutes: float = Field(10, gt=0, description="gap inside a session that asks for boundaries *")
+    session_gap_minutes: float = Field(30, gt=0, le=_MAX_MINUTES, description="event time that ends a session *")
+    pause_minutes: float = Field(
+        10, gt=0, le=_MAX_MINUTES, description="gap inside a session that asks for boundaries *"
+    )
     max_buffer_tokens: int = Field(2048, ge=16, description="a larger buffer is looked at (GAM)")
 
     max_text_bytes: int = Field(32 * 1024, ge=1, description="text and captions of one turn *")
-    max_record_bytes: int = Field(1024 * 1024, ge=256, description="one whole record *")
-    chunk_bytes: int = Field(1024 * 1024, ge=1024, description="how much of a file is read at a time *")
+    max_record_bytes: int = Field(1024 * 1024, ge=256, le=16 * 1024 * 1024, description="one whole record *")
+    chunk_bytes: int = Field(
+        1024 * 1024, ge=1024, le=256 * 1024 * 1024, description="how much of a file is read at a time *"
+    )
 
     workers: int = Field(1, ge=0, le=64, description="threads of the slow path; 0 works only while draining")
     worker_group: int = Field(128, ge=1, le=1024, description="tasks applied together *")
-    lease_seconds: float = Field(300, gt=0, description="how long a worker may take for a task *")
+    lease_seconds: float = Field(300, gt=0, le=7 * 86400, description="how long a worker may take for a task *")
     max_attempts: int = Field(5, ge=1, description="leases of a task before it is parked *")
     max_open_tasks: int = Field(2000, ge=1, description="reading waits while more tasks are open *")
 

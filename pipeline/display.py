@@ -16,6 +16,28 @@ errors = Console(stderr=True)
 output = Console()
 """Where results go, unless `--json` asks for one object."""
 
+_CONTROLS = {
+    **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
+    127: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
+}
+
+
+def note(text: str, style: str = "yellow") -> None:
+    """Tell the person something beside the result, as it is: no markup, no line broken inside a path."""
+    errors.print(shown(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def shown(value: Any) -> Any:
+    """The same document with control characters as pictures: dialogue must not command a terminal."""
+    if isinstance(value, str):
+        return value.translate(_CONTROLS)
+    if isinstance(value, Mapping):
+        return {name: shown(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [shown(item) for item in value]
+    return value
+
 
 def users_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     """Turns, episodes, topics and relations per user."""

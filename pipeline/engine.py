@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from ..memory.errors import Retryable
+from ..memory.errors import RaygamError, Retryable
 from ..memory.model import User
 from ..memory.ports import Reader, Store
 from ..memory.writes import SourcePosition
@@ -56,6 +56,7 @@ class Engine:
         self._signals = 0
         self._stopping = False
         self._failure: Exception | None = None
+        self._obstacle: Retryable | None = None  # what the workers keep running into
         partitions = range(store.facts.partitions)
         self._shards = [Shard(store.writer(at), settings, clock_us, self._signal) for at in partitions]
         self._readers: list[Reader] = [store.reader(at) for at in partitions]
@@ -97,6 +98,8 @@ class Engine:
 
     def flush(self, users: Sequence[User] | None = None) -> int:
         """Record a flush of these users, or of all; return how many had something live."""
+        with self._changed:
+            self._refuse_closed()
         if users is None:
             return sum(shard.flush() for shard in self._shards)
         owned: dict[int, list[User]] = {}
@@ -112,7 +115,8 @@ class Engine:
         """Wait until no task is left to work on.
 
         Raises:
-            RaygamError: a worker met an error that it could not get over.
+            Retryable: the workers go on, but keep failing (a full disk, say).
+            RaygamError: a worker met an error that it could not get over, or the engine is closed.
         """
         self._wait_until(0, on_progress)
 
@@ -132,6 +136,8 @@ class Engine:
         self._store.close()
 
     def _wait_for_workers(self) -> None:
+        with self._changed:
+            self._refuse_closed()
         if self.open_tasks() > self._max_open_tasks:
             self._wait_until(self._max_open_tasks // 2, lambda left: None)
 
@@ -145,6 +151,10 @@ class Engine:
             on_progress(left)
             if left <= enough:
                 return
+            with self._changed:
+                self._refuse_closed()
+                if self._obstacle is not None:
+                    raise self._obstacle
             if self._threads:
                 with self._changed:
                     if self._signals == seen and self._failure is None:
@@ -153,6 +163,10 @@ class Engine:
             else:
                 with self._inline_lock:
                     self._work_round(self._inline, 0)
+
+    def _refuse_closed(self) -> None:
+        if self._stopping:
+            raise RaygamError("the engine was closed; what is stored stays, and the next opening goes on from there")
 
     def _signal(self) -> None:
         with self._changed:
@@ -168,9 +182,13 @@ class Engine:
                 seen = self._signals
             try:
                 did = self._work_round(worker, first)
-                failures = 0
-            except Retryable:
+                if failures:
+                    failures, self._obstacle = 0, None
+            except Retryable as error:
                 failures += 1
+                if failures > len(_RETRY_SECONDS):  # whoever waits is told; it may last
+                    self._obstacle = error
+                    self._signal()
                 pause = _RETRY_SECONDS[min(failures, len(_RETRY_SECONDS)) - 1]
                 with self._changed:
                     self._changed.wait_for(lambda: self._stopping, timeout=pause)

@@ -72,11 +72,15 @@ class Memory:
         Raises:
             Rejected: turns break a rule; the message names each by its place in `turns`.
         """
+        if isinstance(turns, Mapping):
+            raise Rejected("nothing was stored; add takes a list of turns: add([turn])")
         records: list[Turn | EndOfSession] = []
         wrong: list[str] = []
         for at, turn in enumerate(turns):
             try:
-                records.append(from_mapping(dict(turn), self._settings.record_limits))
+                records.append(
+                    from_mapping(dict(turn) if isinstance(turn, Mapping) else turn, self._settings.record_limits)
+                )
             except BadRecord as bad:
                 wrong.append(f"turn {at}: {bad}")
         if wrong:
@@ -155,4 +159,4 @@ def as_user(user: str | User, tenant: str) -> User:
     Raises:
         Rejected: an id is empty or too long.
     """
-    return user if isinstance(user, User) else check_user(tenant, user)
+    return check_user(user.tenant, user.user_id) if isinstance(user, User) else check_user(tenant, user)

@@ -32,6 +32,8 @@ REASONS = (
 )
 
 MAX_ID_CHARACTERS = 256
+MAX_METADATA_LEVELS = 64
+"""Deeper nesting could be read on one thread's stack and fail to be written, or read back, on another's."""
 
 
 class BadRecord(Rejected):
@@ -150,7 +152,15 @@ def from_mapping(value: object, limits: RecordLimits) -> Turn | EndOfSession:
     Raises:
         BadRecord: with the reason and what to do.
     """
-    return _decode_slowly(value, limits)
+    record = _decode_slowly(value, limits)
+    if isinstance(record, Turn) and record.metadata:
+        try:
+            msgspec.json.encode(record.metadata)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise BadRecord(
+                "wrong_type", f"metadata is no JSON ({error}); give text, numbers, lists, objects"
+            ) from None
+    return record
 
 
 def _decode_any(raw: bytes) -> object:
@@ -162,8 +172,11 @@ def _decode_any(raw: bytes) -> object:
 
 def is_cut_off(raw: bytes) -> bool:
     """Whether the bytes are the beginning of a JSON value whose rest is missing."""
-    if not raw.strip():
-        return False
+    # A number may be cut off where only a digit more makes it one.
+    return bool(raw.strip()) and (_is_truncated(raw) or _is_truncated(raw + b"0"))
+
+
+def _is_truncated(raw: bytes) -> bool:
     try:
         _any_decoder.decode(raw)
     except msgspec.DecodeError as error:
@@ -251,6 +264,8 @@ def _check(wire: _WireTurn, limits: RecordLimits, *, unknown_fields: int) -> Tur
         raise BadRecord("bad_value", f"kind is {wire.kind!r:.64}; it is one of {', '.join(Kind)}")
     if wire.origin not in _ORIGINS:
         raise BadRecord("bad_value", f"origin is {wire.origin!r:.64}; it is one of {', '.join(Origin)}")
+    if wire.metadata:
+        _check_levels(wire.metadata)
     user = _user(wire.tenant, wire.user_id)
     message_id, session_id, speaker, role = wire.message_id, wire.session_id, wire.speaker, wire.role
     together = message_id + session_id + speaker + role
@@ -276,6 +291,16 @@ def _check(wire: _WireTurn, limits: RecordLimits, *, unknown_fields: int) -> Tur
         wire.metadata or {},
         unknown_fields,
     )
+
+
+def _check_levels(metadata: dict[str, Any]) -> None:
+    inner: dict[int, Any] = {id(metadata): metadata}
+    for _ in range(MAX_METADATA_LEVELS):
+        values = (item.values() if isinstance(item, dict) else item for item in inner.values())
+        inner = {id(value): value for held in values for value in held if isinstance(value, dict | list | tuple)}
+        if not inner:
+            return
+    raise BadRecord("bad_value", f"metadata is nested deeper than {MAX_METADATA_LEVELS} levels; flatten it")
 
 
 def _check_end(wire: _WireEnd) -> EndOfSession:
@@ -327,6 +352,9 @@ def check_user(tenant: str, user_id: str) -> User:
     """Return the pair as a `User`.
 
     Raises:
-        BadRecord: an id is empty or longer than 256 characters.
+        BadRecord: an id is no text, empty, or longer than 256 characters.
     """
+    for name, value in (("tenant", tenant), ("user_id", user_id)):
+        if not isinstance(value, str):
+            raise BadRecord("wrong_type", f"{name} is a JSON {_json_name(value)}; give text")
     return _user(tenant, user_id)

@@ -106,21 +106,24 @@ class Resident:
         self.progress = progress
         return tasks
 
-    def close(self, session_id: str, seqs: Iterable[int], last_us: int | None, limits: Limits) -> None:
+    def close(self, task: TaskRow, seqs: Iterable[int], last_us: int | None, limits: Limits) -> None:
         """Take an applied task's events out of their buffer.
 
         Args:
-            session_id: the task's session.
+            task: the task.
             seqs: events that the task's episodes hold; empty if no boundary was found.
             last_us: end of the latest of these episodes, None if there is none.
             limits: the maintenance settings.
         """
+        session_id = task.session_id
         buffer = self.buffers[session_id]
         taken = [buffer.pop(seq) for seq in seqs]
         if not buffer:
             del self.buffers[session_id]
-        if last_us is not None and session_id in self.archived_until_us:
-            known = self.archived_until_us[session_id]
+        if last_us is not None:
+            # From the task, not the ledger: that has these episodes only once this transaction is committed,
+            # and the session's next task may be frozen before.
+            known = task.archived_until_us
             self.archived_until_us[session_id] = last_us if known is None else max(known, last_us)
         self.progress = applied(
             self.progress,

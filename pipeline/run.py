@@ -118,7 +118,7 @@ def run_source(
         report.offset = end
         report.size = max(report.size, end)
         on_progress(report)
-    if report.offset:
+    if report.offset > start:
         engine.settle_position(source_id, source.position(report.offset))
     engine.flush()
     return report

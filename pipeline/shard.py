@@ -120,6 +120,8 @@ class Shard:
     def task_counts(self) -> tuple[int, int]:
         """Unfinished tasks that workers will take, and parked ones with those behind them."""
         with self._lock:
+            if self._stale:  # after a commit that failed, tasks that it would have finished are not
+                self._recover()
             blocked = self._queue.blocked_by_parking()
             return len(self._queue) - blocked, blocked
 
@@ -169,11 +171,21 @@ class Shard:
             return recorded
 
     def claim(self, limit: int) -> list[LeasedTask]:
-        """Lease up to `limit` tasks, at most one of a user, first in first out."""
+        """Lease up to `limit` tasks, at most one of a user, first in first out.
+
+        A task whose last allowed lease has run out is parked: nobody would ever finish it.
+        """
         with self._lock, self._consistently():
             now = self._clock_us()
-            chosen = self._queue.claimable(limit, now)
-            if not chosen:
+            spent: list[TaskFailure] = []
+            for late in self._queue.expired(now):
+                parks = late.task.attempts >= self._settings.max_attempts
+                error = f"no worker finished it within {self._settings.lease_seconds:g} s (setting lease_seconds)"
+                if parks:
+                    spent.append(TaskFailure(late.task.id, late.token, error, parks))
+                self._queue.give_back(late.task, error, parks=parks)
+            chosen = self._queue.claimable(limit)
+            if not chosen and not spent:
                 return []
             until = now + int(self._settings.lease_seconds * 1_000_000)
             leases = []
@@ -181,7 +193,7 @@ class Shard:
                 self._tokens += 1
                 held = replace(task, status=TaskStatus.LEASED, attempts=task.attempts + 1)
                 leases.append(LeasedTask(held, f"{self.epoch}-{self._tokens}", until))
-            self._commit(WriteSet(leases=leases))
+            self._commit(WriteSet(leases=leases, failures=spent))
             for leased in leases:
                 self._queue.lease(leased)
             return leases
@@ -296,7 +308,7 @@ class Shard:
             seqs.extend(proposed.seqs)
             topics += closed.topic is not None
             last_us = closed.episode.last_us if last_us is None else max(last_us, closed.episode.last_us)
-        resident.close(task.session_id, seqs, last_us, self._settings.limits)
+        resident.close(task, seqs, last_us, self._settings.limits)
         resident.topics += topics
         write.finished.append((task.id, proposal.token))
 

@@ -7,7 +7,6 @@ transaction that makes the change true.
 from __future__ import annotations
 
 import bisect
-import heapq
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
@@ -25,7 +24,6 @@ class TaskQueue:
         self._waiting: dict[User, list[TaskRow]] = {}
         self._ready: OrderedDict[User, None] = OrderedDict()
         self._leases: dict[str, LeasedTask] = {}
-        self._expiries: list[tuple[int, str, str]] = []
         for task in tasks:
             status = TaskStatus.PARKED if task.status == TaskStatus.PARKED else TaskStatus.OPEN
             self.add(replace(task, status=status))
@@ -39,9 +37,13 @@ class TaskQueue:
         bisect.insort(tasks, task, key=lambda held: (held.position_seq, held.ordinal))
         self._refresh(task.user)
 
-    def claimable(self, limit: int, now_us: int) -> list[TaskRow]:
-        """Up to `limit` tasks that may be leased now, at most one of a user."""
-        self._expire(now_us)
+    def expired(self, now_us: int) -> list[LeasedTask]:
+        """Leases that have run out; `give_back` their tasks before the next claim."""
+        # As few as the workers hold at a time: looked through, none is left behind to be kept in order.
+        return [leased for leased in self._leases.values() if leased.lease_until_us <= now_us]
+
+    def claimable(self, limit: int) -> list[TaskRow]:
+        """Up to `limit` tasks that may be leased, at most one of a user."""
         chosen: list[TaskRow] = []
         for user in self._ready:
             if len(chosen) == limit:
@@ -52,7 +54,6 @@ class TaskQueue:
     def lease(self, leased: LeasedTask) -> None:
         """Put a claimable task into a worker's hands."""
         self._leases[leased.task.id] = leased
-        heapq.heappush(self._expiries, (leased.lease_until_us, leased.task.id, leased.token))
         self._replace(leased.task)
         self._ready.pop(leased.task.user, None)
 
@@ -80,7 +81,7 @@ class TaskQueue:
         self._refresh(task.user)
 
     def give_back(self, task: TaskRow, error: str, *, parks: bool) -> None:
-        """A worker could not finish a leased task."""
+        """A worker could not finish a leased task, or not in time."""
         del self._leases[task.id]
         status = TaskStatus.PARKED if parks else TaskStatus.OPEN
         self._replace(replace(task, status=status, error=error))
@@ -105,13 +106,3 @@ class TaskQueue:
             self._ready.setdefault(user, None)
         else:
             self._ready.pop(user, None)
-
-    def _expire(self, now_us: int) -> None:
-        while self._expiries and self._expiries[0][0] <= now_us:
-            until_us, task_id, token = heapq.heappop(self._expiries)
-            leased = self._leases.get(task_id)
-            if leased is None or leased.token != token or leased.lease_until_us != until_us:
-                continue
-            del self._leases[task_id]
-            self._replace(replace(leased.task, status=TaskStatus.OPEN))
-            self._refresh(leased.task.user)

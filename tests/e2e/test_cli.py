@@ -227,3 +227,19 @@ def test_a_bad_turn_refuses_the_whole_call(tmp_path: Path) -> None:
         with pytest.raises(Rejected, match="turn 1: blank"):
             memory.add([json.loads(line(1)), json.loads(line(2)) | {"text": " "}])
         assert memory.search("u1", "fact").memories == ()
+
+
+def test_text_that_looks_like_markup_or_commands_a_terminal_is_shown_as_text(tmp_path: Path) -> None:
+    source, state = tmp_path / "a.jsonl", tmp_path / "state"
+    source.write_text(line(1, "clear \x1b[2J screen", user_id="[/red]", session_id="[/b]"))
+    run(source, state)
+    assert "nothing is known of user [/x]" in raygam("search", "[/x]", "screen", "--state", state)[1]
+    shown = raygam("search", "[/red]", "screen", "--state", state)[0]
+    assert "\x1b[2J" not in shown
+    assert "␛[2J" in shown
+    assert "\x1b[2J" not in raygam("show", "[/red]", "--state", state)[0]
+
+
+def test_an_error_names_its_path_in_one_line(tmp_path: Path) -> None:
+    missing = tmp_path / ("a" * 100) / "state"
+    assert str(missing) in raygam("show", "u1", "--state", missing, code=2)[1]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygam.adapters.jsonl_source import JsonlSource
+from raygam.adapters.jsonl_source import PREFIX_LIMIT, JsonlSource
 from raygam.memory.errors import Misconfigured
 
 
@@ -89,3 +90,34 @@ def test_what_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
         JsonlSource(tmp_path / "missing.jsonl")
     with pytest.raises(Misconfigured, match="is a directory"):
         JsonlSource(tmp_path)
+
+
+def test_a_file_that_is_shorter_than_what_was_read_of_it_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    first = write(path, b"x" * PREFIX_LIMIT + b"\none\ntwo\n")
+    known = {first.identify({}): first.position(PREFIX_LIMIT + 9)}
+    with pytest.raises(Misconfigured, match="cut short"):
+        write(path, b"x" * PREFIX_LIMIT + b"\none\n").identify(known)
+
+
+@pytest.mark.parametrize("change", ["replaced", "rewritten", "cut", "removed"])
+def test_a_file_that_changes_while_it_is_read_leaves_no_position(tmp_path: Path, change: str) -> None:
+    """Else the position of the old file would skip the beginning of the new one."""
+    path = tmp_path / "a.jsonl"
+    source = write(path, b"one\ntwo\nthree\n")
+    source.identify({})
+    source.position(4)
+    if change == "replaced":
+        path.rename(tmp_path / "a.jsonl.1")
+    if change == "removed":
+        path.unlink()
+    else:
+        path.write_bytes({"rewritten": b"eno\nowt\neerht\n", "cut": b"one\n"}.get(change, b"one\ntwo\nthree\n"))
+    with pytest.raises(Misconfigured, match="while it was read"):
+        source.position(8)
+
+
+def test_a_pipe_is_refused_before_a_byte_of_it_is_gone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Misconfigured, match="no regular file"):
+        JsonlSource(tmp_path / "pipe")

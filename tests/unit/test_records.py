@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raygam.memory.model import User
-from raygam.pipeline.records import REASONS, BadRecord, EndOfSession, RecordLimits, Turn, decode, is_cut_off
+from raygam.pipeline.batches import columns_of, to_record_batch
+from raygam.pipeline.records import (
+    MAX_METADATA_LEVELS,
+    REASONS,
+    BadRecord,
+    EndOfSession,
+    RecordLimits,
+    Turn,
+    check_user,
+    decode,
+    from_mapping,
+    is_cut_off,
+)
 
 LIMITS = RecordLimits()
 GOOD: dict[str, Any] = {
@@ -136,3 +148,37 @@ def test_cut_off_lines_are_told_from_broken_ones() -> None:
     assert not is_cut_off(raw)
     assert not is_cut_off(b"not json")
     assert not is_cut_off(b"  ")
+
+
+def test_every_beginning_of_a_record_is_cut_off() -> None:
+    """Else a file that grows while it is read loses the turn that was being written."""
+    whole = json.dumps(GOOD | {"text": 'é😀 \\ "', "metadata": {"n": [-1.5e-10, True, None]}}).encode()
+    assert [at for at in range(1, len(whole)) if not is_cut_off(whole[:at])] == []
+    assert not is_cut_off(whole)
+
+
+def test_a_record_may_have_any_number_of_unknown_fields() -> None:
+    record = turn(**{f"field{at}": at for at in range(40_000)})
+    assert columns_of(to_record_batch([(0, record)]))["unknown_fields"] == [40_000]
+
+
+def test_metadata_nested_too_deep_is_refused_before_it_breaks_a_writer() -> None:
+    deep: list[Any] = []
+    for _ in range(MAX_METADATA_LEVELS - 2):
+        deep = [deep]
+    turn(metadata={"deep": deep})
+    with pytest.raises(BadRecord, match="nested deeper"):
+        turn(metadata={"deep": [deep]})
+    with pytest.raises(BadRecord, match="nested deeper"):
+        turn(unknown=[deep])
+
+
+@pytest.mark.parametrize("value", [object(), "\ud800", {(1, 2): 3}])
+def test_metadata_of_a_mapping_must_be_json(value: Any) -> None:
+    with pytest.raises(BadRecord, match="metadata"):
+        from_mapping(GOOD | {"metadata": {"value": value}}, LIMITS)
+
+
+def test_a_users_id_is_text() -> None:
+    with pytest.raises(BadRecord, match="user_id is a JSON number"):
+        check_user("default", 5)  # type: ignore[arg-type]

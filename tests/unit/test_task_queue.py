@@ -17,7 +17,7 @@ def task(name: str, user: str = "u", position: int = 1, ordinal: int = 0) -> Tas
 
 
 def lease(queue: TaskQueue, until_us: int = 100) -> LeasedTask:
-    (chosen,) = queue.claimable(1, 0)
+    (chosen,) = queue.claimable(1)
     leased = LeasedTask(replace(chosen, status=TaskStatus.LEASED, attempts=1), f"token-{chosen.id}", until_us)
     queue.lease(leased)
     return leased
@@ -26,10 +26,10 @@ def lease(queue: TaskQueue, until_us: int = 100) -> LeasedTask:
 def test_a_users_tasks_come_one_by_one_in_order() -> None:
     queue = TaskQueue([task("b", position=2), task("a2", ordinal=1), task("a1")])
     taken = []
-    while queue.claimable(9, 0):
-        assert len(queue.claimable(9, 0)) == 1
+    while queue.claimable(9):
+        assert len(queue.claimable(9)) == 1
         leased = lease(queue)
-        assert queue.claimable(9, 0) == []
+        assert queue.claimable(9) == []
         taken.append(leased.task.id)
         queue.finish(leased.task)
     assert taken == ["a1", "a2", "b"]
@@ -37,8 +37,8 @@ def test_a_users_tasks_come_one_by_one_in_order() -> None:
 
 def test_users_do_not_wait_for_each_other() -> None:
     queue = TaskQueue([task("a", "u"), task("b", "v")])
-    assert [chosen.id for chosen in queue.claimable(9, 0)] == ["a", "b"]
-    assert len(queue.claimable(1, 0)) == 1
+    assert [chosen.id for chosen in queue.claimable(9)] == ["a", "b"]
+    assert len(queue.claimable(1)) == 1
 
 
 def test_an_expired_lease_is_lost_and_its_task_comes_again() -> None:
@@ -47,9 +47,12 @@ def test_an_expired_lease_is_lost_and_its_task_comes_again() -> None:
     assert queue.held("a", leased.token, 99).id == "a"
     with pytest.raises(LeaseLost):
         queue.held("a", leased.token, 100)
-    assert [chosen.id for chosen in queue.claimable(1, 100)] == ["a"]
+    assert (queue.expired(99), queue.expired(100)) == ([], [leased])
+    queue.give_back(leased.task, "too slow", parks=False)
+    assert [chosen.id for chosen in queue.claimable(1)] == ["a"]
     with pytest.raises(LeaseLost):
         queue.held("a", leased.token, 0)
+    assert queue.expired(100) == []
 
 
 def test_another_token_is_refused() -> None:
@@ -63,12 +66,12 @@ def test_a_parked_task_holds_its_user_back_and_nobody_else() -> None:
     queue = TaskQueue([task("a", "u"), task("a2", "u", position=2), task("b", "v")])
     leased = lease(queue)
     queue.give_back(leased.task, "broke", parks=True)
-    assert [chosen.id for chosen in queue.claimable(9, 0)] == ["b"]
+    assert [chosen.id for chosen in queue.claimable(9)] == ["b"]
     assert queue.blocked_by_parking() == 2
     assert queue.counts() == (2, 1)
 
 
 def test_leases_of_an_earlier_epoch_count_as_open() -> None:
     queue = TaskQueue([replace(task("a"), status=TaskStatus.LEASED, attempts=3)])
-    (chosen,) = queue.claimable(1, 0)
+    (chosen,) = queue.claimable(1)
     assert (chosen.status, chosen.attempts) == (TaskStatus.OPEN, 3)
