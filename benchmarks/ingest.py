@@ -73,7 +73,9 @@ def stream(source: Path, directory: Path, settings: Settings) -> tuple[float, fl
     engine = runtime.open_engine(directory, settings, workers=0)
     try:
         started = time.perf_counter()
-        report = run_source(engine, runtime.open_source(source), chunk_bytes=settings.chunk_bytes)
+        report = run_source(
+            engine, runtime.open_source(source), chunk_bytes=settings.chunk_for(engine.models.embedder.name)
+        )
         ingested = time.perf_counter()
         engine.drain()
         drained = time.perf_counter()
@@ -146,7 +148,7 @@ def main(
     with tempfile.TemporaryDirectory(prefix="raygam-ingest-") as folder:
         source = Path(folder) / "dialogue.jsonl"
         write_dialogue(source, turns, users, seed)
-        chunk_lines = max(1, settings.chunk_bytes * turns // source.stat().st_size)
+        chunk_lines = max(1, settings.chunk_for(embedder) * turns // source.stat().st_size)
         if embedder != "stub":
             stream(source, Path(folder) / "warm", settings)  # loads the model outside the measurement
         for repeat in range(repeats):

@@ -141,10 +141,14 @@ class TextTiling:
         odds = self.odds(events, readings, cohesion)
         admissible = self._admissible(events, readings, odds)
         chosen = self._choose(odds, admissible)
-        if force and not chosen.size:
-            held = admissible if admissible.any() else ~_tool_gaps(events)
-            candidates = np.flatnonzero(held) if held.any() else np.arange(len(odds))
-            chosen = candidates[[int(np.argmax(odds[candidates]))]]
+        # A forced cut closes a quarter at least: one event less, and the next few turns would force again,
+        # over a buffer that grows without end where every turn is like the last.
+        enough = np.arange(len(odds)) >= len(odds) // 4
+        if force and not (chosen.size and enough[chosen[-1]]):
+            loose = ~_tool_gaps(events)
+            held = next(gaps for gaps in (admissible & enough, loose & enough, enough) if gaps.any())
+            candidates = np.flatnonzero(held)
+            chosen = np.append(chosen, candidates[int(np.argmax(odds[candidates]))])
         return [Cut(int(gap) + 1, _sigmoid(float(odds[gap])), _reason(readings, cohesion, int(gap))) for gap in chosen]
 
     def cohesion(

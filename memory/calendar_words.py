@@ -80,7 +80,10 @@ def time_conditions(text: str, first_us: int, now_us: int) -> tuple[TimeConditio
     found: list[TimeCondition] = []
     for pattern, read in _FORMS:
         for match in pattern.finditer(left):
-            spans = list(read(match, frame))
+            try:
+                spans = list(read(match, frame))
+            except (ValueError, OverflowError):  # beyond the calendar: "last year" in the year 1
+                continue
             if not spans and read not in (_numeric, _day_and_month):
                 continue  # 31 February is read by nothing else; "last may" may be
             side, named = _side(text[: match.start()], match[0])

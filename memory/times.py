@@ -42,7 +42,10 @@ def parse_timestamp(value: object) -> tuple[int, int | None]:
 
 def _microseconds(moment: datetime) -> int:
     since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    found = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    if not _MIN_MS * 1000 <= found < (_MAX_MS + 1) * 1000:  # its offset takes it out of what can be shown
+        raise Rejected(f"timestamp {moment.isoformat()!r} is outside the years 1 to 9999 in UTC")
+    return found
 
 
 def to_datetime(time_us: int) -> datetime:

@@ -88,7 +88,7 @@ def _stream(engine: Engine, source: Any, settings: Settings, interruption: Inter
         return run_source(
             engine,
             source,
-            chunk_bytes=settings.chunk_bytes,
+            chunk_bytes=settings.chunk_for(engine.models.embedder.name),
             stop=lambda: interruption.asked,
             on_progress=advance,
         )

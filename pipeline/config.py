@@ -46,8 +46,11 @@ class Settings(BaseSettings):
 
     max_text_bytes: int = Field(32 * 1024, ge=1, description="text and captions of one turn *")
     max_record_bytes: int = Field(1024 * 1024, ge=256, le=16 * 1024 * 1024, description="one whole record *")
-    chunk_bytes: int = Field(
-        1024 * 1024, ge=1024, le=256 * 1024 * 1024, description="how much of a file is read at a time *"
+    chunk_bytes: int | None = Field(
+        None,
+        ge=1024,
+        le=256 * 1024 * 1024,
+        description="how much of a file is read at a time; default: 1 MiB for the stub, 128 KiB for a model *",
     )
 
     workers: int = Field(1, ge=0, le=64, description="threads of the slow path; 0 works only while draining")
@@ -76,6 +79,16 @@ class Settings(BaseSettings):
             raise Misconfigured(f"{CONFIG_VARIABLE} names {named}, which is no file")
         file = TomlConfigSettingsSource(settings_cls, Path(named or DEFAULT_CONFIG))
         return init_settings, env_settings, file
+
+    def chunk_for(self, embedder: str) -> int:
+        """Bytes of a file to read, embed and apply at a time.
+
+        A model takes seconds for what the stub does at once, and a run can be stopped
+        and shows progress only between chunks.
+        """
+        if self.chunk_bytes is not None:
+            return self.chunk_bytes
+        return 1024 * 1024 if embedder.startswith("stub") else 128 * 1024
 
     @property
     def limits(self) -> Limits:

@@ -100,7 +100,7 @@ class Shard:
         self._tokens = 0  # never starts again within an epoch
         self._stale = False
         self._next_seq = 0
-        self._recover()
+        self._recover(reopens_parked=True)  # what stood in their way may be mended by now
 
     @property
     def partition(self) -> int:
@@ -335,9 +335,9 @@ class Shard:
             raise
         self._stale = False
 
-    def _recover(self) -> None:
+    def _recover(self, *, reopens_parked: bool = False) -> None:
         self._residents = Residents(self._writer, self._settings.max_resident_users)
-        self._queue = TaskQueue(self._writer.unfinished_tasks())
+        self._queue = TaskQueue(self._writer.unfinished_tasks(), reopens_parked=reopens_parked)
         self._positions = dict(self._writer.positions())
         self._next_seq = self._writer.counters()["seq"]
         self._stale = False

@@ -19,14 +19,22 @@ from ..memory.writes import LeasedTask, TaskRow, TaskStatus
 class TaskQueue:
     """A partition's unfinished tasks."""
 
-    def __init__(self, tasks: Iterable[TaskRow]) -> None:
-        """Start from the ledger's rows; a lease of an earlier epoch counts as open."""
+    def __init__(self, tasks: Iterable[TaskRow], *, reopens_parked: bool = False) -> None:
+        """Start from the ledger's rows; a lease of an earlier epoch counts as open.
+
+        Args:
+            tasks: the unfinished ones.
+            reopens_parked: whether parked ones are to be tried again, from the first attempt.
+        """
         self._waiting: dict[User, list[TaskRow]] = {}
         self._ready: OrderedDict[User, None] = OrderedDict()
         self._leases: dict[str, LeasedTask] = {}
         for task in tasks:
-            status = TaskStatus.PARKED if task.status == TaskStatus.PARKED else TaskStatus.OPEN
-            self.add(replace(task, status=status))
+            if task.status != TaskStatus.PARKED:
+                task = replace(task, status=TaskStatus.OPEN)
+            elif reopens_parked:
+                task = replace(task, status=TaskStatus.OPEN, attempts=0)
+            self.add(task)
 
     def __len__(self) -> int:
         return sum(len(tasks) for tasks in self._waiting.values())

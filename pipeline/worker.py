@@ -16,7 +16,7 @@ import numpy as np
 
 from ..memory import consolidation
 from ..memory.consolidation import Draft, KnownTopics, Segment
-from ..memory.errors import LeaseLost
+from ..memory.errors import LeaseLost, Retryable
 from ..memory.model import Event, Layer, User
 from ..memory.ports import BoundaryDetector, Embedder, Reader, RelationScorer, Summarizer, Vectors
 from ..memory.proposal import Proposal
@@ -86,7 +86,12 @@ class Worker:
             except Exception as error:  # noqa: BLE001 - the top of the worker's loop: recorded with the task
                 failed += self._give_back(shard, lease, error)
         texts = [consolidation.topic_text(draft.notes) for _, _, drafts, _ in thought for draft in drafts if draft]
-        vectors = self._models.embedder.embed(texts)
+        try:
+            vectors = self._models.embedder.embed(texts)
+        except Retryable:
+            raise  # nobody's fault: the leases run out, the tasks come again
+        except Exception as error:  # noqa: BLE001 - as above
+            return WorkDone(failed=failed + sum(self._give_back(shard, lease, error) for lease, *_ in thought))
         proposals: list[Proposal] = []
         taken = 0
         for lease, segments, drafts, known in thought:

@@ -168,3 +168,45 @@ def test_what_is_no_list_of_turns_is_rejected(tmp_path: Path) -> None:
 def test_a_time_beyond_all_reason_is_misconfigured(name: str, value: float) -> None:
     with pytest.raises(Misconfigured, match=name):
         read_settings(**{name: value})
+
+
+def test_a_parked_task_is_tried_again_by_the_next_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a broken model left is done once it is mended, and nothing of the user is lost meanwhile."""
+    state = tmp_path / "state"
+
+    def broken(self: object, events: object, vectors: object) -> None:
+        raise RuntimeError("the model is broken")
+
+    with monkeypatch.context() as patch, Memory(state, embedder="stub", partitions=1, max_attempts=2) as memory:
+        patch.setattr("raygam.memory.summary.ExtractiveSummarizer.notes", broken)
+        memory.add([TURN])
+        memory.flush()
+        (task,) = memory.show("ana")["tasks"]
+        assert (task["status"], "the model is broken" in task["error"]) == ("parked", True)
+        memory.add([TURN | {"message_id": "m2"}])
+        assert len(memory.search("ana", "Porto").memories) == 2
+    with Memory(state) as memory:
+        memory.flush()
+        shown = memory.show("ana")
+        assert (shown["tasks"], shown["buffers"]) == ([], [])
+        assert sorted(name for episode in shown["episodes"] for name in episode["events"]) == ["m1", "m2"]
+
+
+def test_an_embedder_that_breaks_fails_the_task_and_not_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    with Memory(state, embedder="stub", partitions=1, max_attempts=2) as memory:
+        memory.add([TURN])
+        with monkeypatch.context() as patch:
+
+            def broken(self: object, texts: object) -> None:
+                raise RuntimeError("no vectors")
+
+            patch.setattr("raygam.adapters.stub_embedder.StubEmbedder.embed", broken)
+            memory.flush()
+        (task,) = memory.show("ana")["tasks"]
+        assert (task["status"], "no vectors" in task["error"]) == ("parked", True)
+        memory.add([TURN | {"user_id": "bo"}])
+        memory.flush()
+        assert memory.show("bo")["topics"]
