@@ -51,6 +51,7 @@ class _Stopped(Exception):
 
 def run(path: Path, state: Path, settings: Settings, *, quiet: bool = False) -> dict[str, Any]:
     """Stream a file into a state directory; return what was done and what is there now."""
+    runtime.tune_collector()
     interruption = Interruption()
     started = time.monotonic()
     source = runtime.open_source(path)

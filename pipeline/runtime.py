@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from pathlib import Path
 
@@ -26,6 +27,17 @@ from .worker import Models
 
 STUB = "stub"
 _STUB_DIMENSION = 384
+
+
+def tune_collector() -> None:
+    """Set Python's cycle collector for a process that is ours; a library leaves its host's alone.
+
+    A batch makes tens of thousands of short-lived values and no cycles, and every full
+    collection walks all that the imports made: a third of the fast path's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
 
 
 def make_embedder(name: str, settings: Settings) -> Embedder:
