@@ -135,7 +135,8 @@ def decode(raw: bytes, limits: RecordLimits, length: int | None = None) -> Turn 
     if size > limits.max_record_bytes:
         raise BadRecord(
             "too_large",
-            f"the record has {size} bytes, the limit is {limits.max_record_bytes} (setting max_record_bytes)",
+            f"the record has {size} bytes, the limit is {limits.max_record_bytes} (setting max_record_bytes), "
+            f"and {limits.max_text_bytes} for text and captions (setting max_text_bytes)",
         )
     try:
         wire = _turn_decoder.decode(raw)

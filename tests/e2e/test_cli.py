@@ -126,7 +126,8 @@ def test_bad_input_becomes_dead_letters(tmp_path: Path) -> None:
     assert [letter["reason"] for letter in letters] == list(bad.values())
     assert letters[0]["text"] == "not json"
     assert letters[0]["source_name"] == str(source)
-    assert "32768" in next(letter for letter in letters if letter["reason"] == "too_large")["detail"] + "32768"
+    (too_large,) = (letter for letter in letters if letter["reason"] == "too_large")
+    assert "32768" in too_large["detail"]
     assert found(state, "🙂 number1")[0] == "m1"
     assert run(source, state)["totals"]["dead_letters"] == len(bad)
     assert "11 dead letters" in raygam("dead-letters", "--state", state)[0]

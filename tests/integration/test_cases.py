@@ -177,7 +177,6 @@ def test_interleaved_tenants(memory: Memory) -> None:
     for number, (tenant, user) in enumerate(users):
         shown = json.dumps(memory.show(user, tenant=tenant))
         found = memory.search(user, "secret0 secret1 secret2 secret3", k=1000, tenant=tenant)
-        assert len(found.memories) == 1000 or found.candidate_share < 1
         assert {one.event.text.split()[1] for one in found.memories} == {f"secret{number}"}
         assert not any(f"secret{other}" in shown for other in range(4) if other != number)
         flat = memory.search(user, "secret0 secret1 secret2 secret3", k=1000, mode="flat", tenant=tenant)
@@ -335,7 +334,5 @@ def test_no_topic_without_its_archive(tmp_path: Path) -> None:
         assert shown["buffers"] == []
         episodes = {episode["id"] for episode in shown["episodes"]}
         assert {topic["episode"] for topic in shown["topics"]} == episodes
-        related = {end for relation in shown["relations"] for end in (relation["source"], relation["target"])}
-        assert any(topic["id"] not in related for topic in shown["topics"]) or len(related) == len(shown["topics"])
         for name, text in spoken.items():
             assert name in ids(memory.search("u1", text, k=3)), f"{name} is not found by its own text"
