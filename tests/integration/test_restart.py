@@ -39,3 +39,18 @@ def test_a_late_turn_stays_late_when_its_users_task_was_open(tmp_path: Path, bet
     episodes = sorted((episode["events"], episode["trigger"]) for episode in memory.show("ana")["episodes"])
     memory.close()
     assert episodes == [(["first"], "flush"), (["late"], "late"), (["second"], "flush")]
+
+
+def test_a_late_episode_does_not_move_the_archives_end_back(tmp_path: Path) -> None:
+    """After a late turn was archived on its own, another one is still late."""
+
+    def said(name: str, minute: int) -> dict[str, Any]:
+        base = {"user_id": "u", "session_id": "s", "speaker": "Ana", "role": "user", "text": f"word{minute}"}
+        return base | {"message_id": name, "timestamp": minute * 60_000}
+
+    with Memory(tmp_path / "state", embedder="stub", partitions=1) as memory:
+        for turns in ([said("m1", 0), said("m2", 5)], [said("m3", 1)], [said("m4", 3), said("m5", 6)]):
+            memory.add(turns)
+            memory.flush()
+        episodes = {tuple(episode["events"]): episode["trigger"] for episode in memory.show("u")["episodes"]}
+    assert episodes == {("m1", "m2"): "flush", ("m3",): "late", ("m4",): "late", ("m5",): "flush"}
