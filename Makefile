@@ -33,7 +33,7 @@ lint: $(STAMP)
 # mypy takes package names from folders: the link gives the checkout the name that it is imported by.
 types: $(STAMP)
 	@mkdir -p build/typing && ln -sfn ../.. build/typing/raygam
-	MYPYPATH=build/typing $(BIN)/mypy -p raygam.memory -p raygam.adapters -p raygam.pipeline
+	MYPYPATH=build/typing $(BIN)/mypy -m raygam.__main__ -p raygam.memory -p raygam.adapters -p raygam.pipeline
 	MYPYPATH=build/typing $(BIN)/mypy --explicit-package-bases benchmarks tests examples
 
 imports: $(STAMP)

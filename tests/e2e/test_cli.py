@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from raygam import Memory, Rejected
 
-RAYGAM = [sys.executable, "-m", "raygam.pipeline.cli"]
+RAYGAM = [sys.executable, "-m", "raygam"]
 
 
 def raygam(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
@@ -212,6 +213,66 @@ def test_ctrl_c_stops_at_an_edge_and_the_run_goes_on(tmp_path: Path) -> None:
     finished = run(source, state)
     assert stopped["accepted"] + finished["accepted"] == total
     assert finished["duplicates"] == 0
+
+
+@pytest.mark.parametrize("module", ["typer", "numpy", "sqlalchemy", "rich.table"])
+def test_ctrl_c_while_modules_are_loaded_is_one_line(tmp_path: Path, module: str) -> None:
+    """The signal comes from inside the import, where libraries catch what they please."""
+    source, state = tmp_path / "a.jsonl", tmp_path / "state"
+    source.write_text(line(1))
+    script = f"""
+import os, signal, sys
+from raygam.pipeline.cli import main
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                raise ImportError(name) from None
+
+assert {module!r} not in sys.modules, "the entry point is light"
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["raygam", "run", {str(source)!r}, "--state", {str(state)!r}, "--embedder", "stub"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "raygam: stopped\n")
+    assert not state.exists()
+
+
+@pytest.mark.parametrize("after_ms", [0, 300, 1000])
+def test_ctrl_c_at_any_moment_leaves_no_traceback(tmp_path: Path, after_ms: int) -> None:
+    source, state = tmp_path / "a.jsonl", tmp_path / "state"
+    source.write_text(line(1))
+    run(source, state)
+    script = """
+import sys
+from raygam.pipeline.cli import main
+
+class Telling:
+    def find_spec(self, name, path=None, target=None):
+        if name == "raygam.pipeline.cli_commands":
+            print("entered", flush=True)
+
+sys.meta_path.insert(0, Telling())
+main()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script, "search", "u1", "fact", "--state", str(state)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "entered\n"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(after_ms / 1000)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=120)
+    # Once Python takes itself down, the signal ends the process as it ends any other.
+    assert (process.returncode, error) in ((130, "raygam: stopped\n"), (0, ""), (-signal.SIGINT, ""))
 
 
 def test_reading_beside_a_writer(tmp_path: Path) -> None:

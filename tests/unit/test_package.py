@@ -48,4 +48,11 @@ def test_every_packaged_folder_is_listed() -> None:
     product = [ROOT / name for name in ("memory", "adapters", "pipeline")]
     folders = {path.parent for top in product for path in top.rglob("*.py")}
     assert {"raygam." + str(folder.relative_to(ROOT)).replace("/", ".") for folder in folders} == listed - {"raygam"}
-    assert [path.name for path in ROOT.glob("*.py")] == ["__init__.py"], "any other module here would ship"
+    found = sorted(path.name for path in ROOT.glob("*.py"))
+    assert found == ["__init__.py", "__main__.py"], "any other module here would ship"
+
+
+def test_the_package_runs_as_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "raygam", "--help"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: raygam" in done.stdout

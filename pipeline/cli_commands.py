@@ -1,0 +1,130 @@
+"""The commands: `raygam run | search | show | dead-letters | doctor`.
+
+With `--json` standard output is one object and everything else goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..memory.model import DEFAULT_TENANT
+from . import cli_read, cli_run, display
+from .cli import EXIT_INTERRUPTED
+from .config import read_settings
+
+app = typer.Typer(
+    name="raygam",
+    help="A long-term memory for every user of a chat product or an agent fleet.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+State = Annotated[Path, typer.Option("--state", help="The state directory.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+Tenant = Annotated[str, typer.Option("--tenant", help="The tenant of the user.")]
+EmbedderName = Annotated[
+    str | None,
+    typer.Option("--embedder", help="minilm or stub; default: what the state was made with, else minilm."),
+]
+
+
+@app.command()
+def run(
+    source: Annotated[Path, typer.Argument(help="A file with one JSON object a line.")],
+    state: State,
+    embedder: EmbedderName = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=0, help="Threads of the slow path.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Stream SOURCE into the state directory, from where it was left, and consolidate it.
+
+    Ctrl-C stops at the edge of a batch; the same command goes on from there.
+    """
+    settings = read_settings(embedder=embedder, workers=workers)
+    report = cli_run.run(source, state, settings, quiet=as_json)
+    if as_json:
+        _print_json(report)
+    if report["interrupted"]:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+@app.command()
+def search(
+    user: Annotated[str, typer.Argument(help="The user whose memory is asked.")],
+    query: Annotated[str, typer.Argument(help="What is asked.")],
+    state: State,
+    k: Annotated[int, typer.Option("-k", "--k", min=1, max=1000, help="How many memories.")] = 10,
+    mode: Annotated[str, typer.Option("--mode", help="gam or flat.")] = "gam",
+    tenant: Tenant = DEFAULT_TENANT,
+    as_of: Annotated[str | None, typer.Option("--as-of", help="Only what was said by this time (ISO 8601).")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the path that led to each memory.")] = False,
+    embedder: EmbedderName = None,
+    as_json: Json = False,
+) -> None:
+    """Ask a user's memory; also while a run writes."""
+    answer = cli_read.search(state, read_settings(embedder=embedder), tenant, user, query, k=k, mode=mode, as_of=as_of)
+    if as_json:
+        _print_json(answer)
+        return
+    if not answer["known_user"]:
+        display.note(f"nothing is known of user {user} of tenant {tenant} in {state}")
+    display.output.print(display.memories_view(display.shown(answer), explain=explain))
+
+
+@app.command()
+def show(
+    user: Annotated[str, typer.Argument(help="The user whose memory is shown.")],
+    state: State,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> None:
+    """Show a user's topics, relations, episodes with the reason of each cut, and live buffers."""
+    document = cli_read.show(state, tenant, user)
+    if as_json:
+        _print_json(document)
+    else:
+        display.output.print(display.user_view(display.shown(document)))
+
+
+@app.command("dead-letters")
+def dead_letters(
+    state: State,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Show at most this many.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """List records that could not be taken: reason, source position, and how they begin."""
+    found = cli_read.dead_letters(state, limit)
+    if as_json:
+        _print_json(found)
+    else:
+        display.output.print(display.dead_letters_table(display.shown(found["dead_letters"]), found["total"]))
+        if found["total"] > len(found["dead_letters"]):
+            display.note(f"showing {len(found['dead_letters'])} of {found['total']}; use --limit for more")
+
+
+@app.command()
+def doctor(
+    state: Annotated[Path | None, typer.Option("--state", help="A state directory to look at too.")] = None,
+    settings: Annotated[bool, typer.Option("--settings", help="List every setting with its value.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what is here: versions, models at hand, devices, what stands in for what."""
+    found = cli_read.doctor(read_settings(), state, with_settings=settings)
+    if as_json:
+        _print_json(found)
+    else:
+        display.output.print(display.doctor_view(found))
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    text = json.dumps(document, ensure_ascii=False)
+    try:
+        sys.stdout.write(text + "\n")
+    except UnicodeEncodeError:  # a terminal that is not UTF-8, or an argument that was no text
+        sys.stdout.write(json.dumps(document) + "\n")
