@@ -34,7 +34,8 @@ SESSION_END = "session_end"
 class Resident:
     """One user's live buffers (its event progression graphs' nodes) and pending stimuli.
 
-    `row` is the row as the ledger has it; `changed_row` makes the next one.
+    `row` is the row as the ledger has it; `changed_row` makes the next one. `archived_until_us`
+    holds the ends of the archives of sessions with a live buffer.
     """
 
     row: UserRow
@@ -104,6 +105,11 @@ class Resident:
             for ordinal, request in enumerate(decision.tasks):
                 tasks.append(self._freeze(request, stimulus.seq, ordinal, archived_until))
         self.progress = progress
+        if len(self.archived_until_us) > len(self.buffers):
+            # A user has sessions without end: of one that comes again, the ledger is asked again.
+            self.archived_until_us = {
+                session: until for session, until in self.archived_until_us.items() if session in self.buffers
+            }
         return tasks
 
     def close(self, task: TaskRow, seqs: Iterable[int], last_us: int | None, limits: Limits) -> None:
