@@ -69,7 +69,27 @@ class SqliteStore:
         """
         with _clear_errors(directory):
             directory.mkdir(parents=True, exist_ok=True)
-        lock = StateLock.acquire(directory)
+        return cls._opened_under(StateLock.acquire(directory), directory, facts)
+
+    @classmethod
+    def join(cls, directory: Path, facts: StateFacts, cluster: str) -> Self:
+        """Open a state for writing as one process of a cluster; make it where there is none.
+
+        Within the cluster the epochs rule: whoever opened a partition last writes it.
+
+        Raises:
+            StateLocked: an engine of one process writes to it, or another cluster.
+            Misconfigured, Retryable: as `create_or_open`.
+        """
+        with _clear_errors(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            if _read_facts(directory) is None:
+                # Made under the lock alone, so that two of the cluster's processes do not make it at once.
+                cls.create_or_open(directory, facts).close()
+        return cls._opened_under(StateLock.join(directory, cluster), directory, facts)
+
+    @classmethod
+    def _opened_under(cls, lock: StateLock, directory: Path, facts: StateFacts) -> Self:
         try:
             with _clear_errors(directory):
                 held = _read_facts(directory)

@@ -2,6 +2,7 @@
 
     RaygamError
     ├── Retryable        try again later: a busy store, a lagging worker
+    │   └── NotOwner     the partition is another shard's by now; ask who has it
     ├── Fenced           another writer opened the partition; this one must stop
     ├── LeaseLost        the task is no longer this worker's; drop the proposal
     ├── Rejected         the input is wrong; it will be wrong again
@@ -21,6 +22,10 @@ class RaygamError(Exception):
 
 class Retryable(RaygamError):
     """The same call may succeed later."""
+
+
+class NotOwner(Retryable):
+    """The shard that was asked does not have the partition; nothing was written."""
 
 
 class Fenced(RaygamError):

@@ -12,9 +12,10 @@ from ..memory.model import User
 from ..memory.ports import Embedder
 from ..memory.writes import DeadLetter, SourcePosition, StateFacts
 from .batches import TurnBatch, texts_to_embed, to_record_batch
-from .records import BadRecord, EndOfSession, RecordLimits, Turn, decode
+from .records import BadRecord, EndOfSession, RecordLimits, Turn, decode, owner_of
 
 _PARTITION_CACHE = 65536
+_NEVER = 2**63 - 1
 
 
 class Intake:
@@ -56,21 +57,24 @@ class Intake:
             records: `(offset, bytes, length)` in source order; `length` is above the number of bytes
                 where a reader kept only the beginning of a record that is far too long.
             position: where the source stands behind the stretch.
-            applied: per partition, the first offset that it does not hold yet.
+            applied: per partition to read for, the first offset that it does not hold yet; records
+                of other partitions are passed over.
         """
         rows: dict[int, list[tuple[int, Turn | EndOfSession]]] = {}
         letters: dict[int, list[DeadLetter]] = {}
+        everything = len(applied) == self._facts.partitions
         for offset, raw, length in records:
+            if not everything and offset < applied.get(self._partition_by_name(raw), _NEVER):
+                continue  # to find the owner takes a fifth of the whole decoding
             try:
                 record = decode(raw, self._limits, length)
             except BadRecord as bad:
-                # A record without a readable owner still needs one place: its bytes choose it.
-                partition = identity.partition_of(raw[:4096], self._facts.partitions, self._facts.partitioner)
-                if offset >= applied.get(partition, 0):
+                partition = self._partition_by_name(raw)
+                if offset >= applied.get(partition, _NEVER):
                     letters.setdefault(partition, []).append(DeadLetter(source, offset, bad.reason, bad.detail, raw))
                 continue
             partition = self.partition_of(record.user)
-            if offset >= applied.get(partition, 0):
+            if offset >= applied.get(partition, _NEVER):
                 rows.setdefault(partition, []).append((offset, record))
         plain = [
             TurnBatch(
@@ -83,6 +87,16 @@ class Intake:
             for partition in sorted(rows.keys() | letters.keys())
         ]
         return self.embedded(plain)
+
+    def _partition_by_name(self, raw: bytes) -> int:
+        """Where a record belongs that may be wrong: with the owner that it names, else where its bytes say.
+
+        Every reader of a source agrees on it.
+        """
+        user = owner_of(raw)
+        if user is not None:
+            return self.partition_of(user)
+        return identity.partition_of(raw[:4096], self._facts.partitions, self._facts.partitioner)
 
     def checked_batches(self, source: str, records: Sequence[Turn | EndOfSession]) -> list[TurnBatch]:
         """Return batches of records that are checked already and that the shard will number."""

@@ -14,7 +14,7 @@ from ..memory import identity
 from ..memory.errors import Rejected, Stale
 from ..memory.linearise import linearise
 from ..memory.model import User
-from ..memory.ports import Embedder, Reader, Store, VectorIndex
+from ..memory.ports import Embedder, Reader, Store, VectorIndex, Vectors
 from ..memory.presentation import as_document
 from ..memory.retrieval import MODES, RetrievalResult, retrieve
 from ..memory.text import count_tokens
@@ -57,8 +57,18 @@ class Reading:
         mode: str = "gam",
         min_position: int | None = None,
         as_of: str | None = None,
+        vector: Vectors | None = None,
     ) -> RetrievalResult:
         """Return the user's memories for a query, best first.
+
+        Args:
+            user: the owner.
+            query: what is asked.
+            k: memories wanted.
+            mode: one of `MODES`.
+            min_position: see at least this position of the user's partition.
+            as_of: ISO 8601; only what was said by then is seen.
+            vector: the query's embedding `(dimension,)` where the caller has it already.
 
         Raises:
             Rejected: mode, `k`, the query or `as_of` is wrong.
@@ -71,7 +81,8 @@ class Reading:
         if not query.strip():
             raise Rejected("the query is blank; ask something")
         as_of_us = parse_timestamp(as_of)[0] if as_of is not None else None
-        vector = self._embedder.embed([query])[0]  # before the lock: others read meanwhile
+        if vector is None:
+            vector = self._embedder.embed([query])[0]  # before the lock: others read meanwhile
         partition = self._partition(user)
         with self._lock:
             view = self._view(user)

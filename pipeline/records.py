@@ -113,10 +113,16 @@ class _WireEnd(msgspec.Struct):
     tenant: str = DEFAULT_TENANT
 
 
+class _WireOwner(msgspec.Struct):
+    user_id: str
+    tenant: str = DEFAULT_TENANT
+
+
 _KINDS = frozenset(Kind)
 _ORIGINS = frozenset(Origin)
 _KNOWN_FIELDS = frozenset(_WireTurn.__struct_fields__)
 _turn_decoder = msgspec.json.Decoder(_WireTurn)
+_owner_decoder = msgspec.json.Decoder(_WireOwner)
 _any_decoder = msgspec.json.Decoder()
 
 
@@ -145,6 +151,15 @@ def decode(raw: bytes, limits: RecordLimits, length: int | None = None) -> Turn 
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _not_json(raw, error) from None
     return _check(wire, limits, unknown_fields=0)
+
+
+def owner_of(raw: bytes) -> User | None:
+    """The owner that a record names, whatever else is wrong with it; None if it names none."""
+    try:
+        wire = _owner_decoder.decode(raw)
+        return _user(wire.tenant, wire.user_id)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
+        return None
 
 
 def from_mapping(value: object, limits: RecordLimits) -> Turn | EndOfSession:

@@ -2,52 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..memory.writes import SourcePosition
 from .engine import Engine
-from .records import is_cut_off
-
-
-class SourceLine(Protocol):
-    """One record of a source: where it begins, its bytes, whether it is complete."""
-
-    @property
-    def offset(self) -> int: ...
-
-    @property
-    def raw(self) -> bytes: ...
-
-    @property
-    def ended(self) -> bool: ...
-
-    @property
-    def length(self) -> int: ...
-
-
-class SourceChunk(Protocol):
-    """A run of records and the offset behind it."""
-
-    @property
-    def lines(self) -> Sequence[SourceLine]: ...
-
-    @property
-    def next_offset(self) -> int: ...
-
-
-class FileSource(Protocol):
-    """A finite source that can be read again from an offset."""
-
-    @property
-    def size(self) -> int: ...
-
-    def identify(self, known: Mapping[str, SourcePosition]) -> str: ...
-
-    def position(self, next_offset: int) -> SourcePosition: ...
-
-    def chunks(self, start: int, chunk_bytes: int) -> Iterator[SourceChunk]: ...
+from .feed import FileSource, stretches
 
 
 @dataclass(slots=True)
@@ -96,35 +56,35 @@ def run_source(
         on_progress: told after each chunk.
     """
     held = engine.positions()
-    source_id = source.identify(_furthest(held))
-    applied = {at: positions[source_id].next_offset for at, positions in enumerate(held) if source_id in positions}
-    start = min((applied.get(at, 0) for at in range(len(held))), default=0)
+    source_id = source.identify(furthest_positions(held))
+    applied = {
+        at: positions[source_id].next_offset if source_id in positions else 0 for at, positions in enumerate(held)
+    }
+    start = min(applied.values(), default=0)
     report = RunReport(offset=start, size=source.size, started_at=start)
     on_progress(report)
-    for chunk in source.chunks(start, chunk_bytes):
-        if stop():
-            report.interrupted = True
-            return report
-        lines, end = chunk.lines, chunk.next_offset
-        if lines and not lines[-1].ended and is_cut_off(lines[-1].raw):
-            report.incomplete_line = end = lines[-1].offset
-            lines = lines[:-1]
-        position = source.position(end)
-        records = ((line.offset, line.raw, line.length) for line in lines)
-        for receipt in engine.apply(engine.intake.raw_batches(source_id, records, position, applied)):
+    if stop():
+        report.interrupted = True
+        return report
+    for stretch in stretches(source, source_id, engine.intake, applied, start, chunk_bytes):
+        for receipt in engine.apply(stretch.batches):
             report.accepted += receipt.accepted
             report.duplicates += receipt.duplicates
             report.dead_letters += receipt.dead_letters
-        report.offset = end
-        report.size = max(report.size, end)
+        report.incomplete_line = stretch.incomplete_line
+        report.offset = stretch.end
+        report.size = max(report.size, report.offset)
         on_progress(report)
+        if stop():
+            report.interrupted = True
+            return report
     if report.offset > start:
         engine.settle_position(source_id, source.position(report.offset))
     engine.flush()
     return report
 
 
-def _furthest(held: list[dict[str, SourcePosition]]) -> dict[str, SourcePosition]:
+def furthest_positions(held: Iterable[Mapping[str, SourcePosition]]) -> dict[str, SourcePosition]:
     """Each source's furthest position over all partitions: the longest beginning that is known."""
     known: dict[str, SourcePosition] = {}
     for positions in held:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from raygam.adapters import state_lock
 from raygam.adapters.state_lock import LOCK_NAME, Holder, StateLock
 from raygam.memory.errors import Misconfigured, StateLocked
 
@@ -96,3 +97,55 @@ def test_a_path_that_cannot_hold_a_lock(tmp_path: Path) -> None:
         StateLock.acquire(tmp_path)
     with pytest.raises(Misconfigured, match="check the path"):
         StateLock.acquire(tmp_path / "absent")
+
+
+MEMBER = """
+import sys
+from pathlib import Path
+from raygam.adapters.state_lock import StateLock
+lock = StateLock.join(Path(sys.argv[1]), sys.argv[2])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def member(directory: Path, cluster: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", MEMBER, str(directory), cluster], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    return process
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_processes_of_one_cluster_share_the_lock(tmp_path: Path) -> None:
+    members = [member(tmp_path, "127.0.0.1:1"), member(tmp_path, "127.0.0.1:1")]
+    try:
+        with pytest.raises(StateLocked, match=r"the Ray cluster at 127\.0\.0\.1:1, first by process"):
+            StateLock.acquire(tmp_path)
+        end(members.pop(0))  # the one that wrote the name
+        StateLock.join(tmp_path, "127.0.0.1:1").release()
+        with pytest.raises(StateLocked, match=r"the Ray cluster at 127\.0\.0\.1:1"):
+            StateLock.acquire(tmp_path)
+    finally:
+        for process in members:
+            end(process)
+    StateLock.acquire(tmp_path).release()
+
+
+def test_a_cluster_waits_for_nobody_elses_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_lock, "_JOIN_SECONDS", 0.2)
+    first = StateLock.join(tmp_path, "127.0.0.1:1")
+    with pytest.raises(StateLocked, match=r"the Ray cluster at 127\.0\.0\.1:1"):
+        StateLock.join(tmp_path, "127.0.0.1:2")
+    first.release()
+    alone = StateLock.acquire(tmp_path)
+    with pytest.raises(StateLocked, match="this process itself"):
+        StateLock.join(tmp_path, "127.0.0.1:2")
+    alone.release()
+    StateLock.join(tmp_path, "127.0.0.1:2").release()
