@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ LATE = "late"
 """Trigger of an episode made of turns that belong inside or before an archived one."""
 
 Vectors = NDArray[np.float32]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,25 +140,31 @@ def draft(segment: Segment, summarizer: Summarizer) -> Draft | None:
     Recalled text stays in the episode and is given to no summarizer: memory that is
     read back aloud is not new memory.
     """
-    said = [at for at, event in enumerate(segment.events) if event.origin != Origin.RECALLED]
+    recalled = Origin.RECALLED
+    said = [at for at, event in enumerate(segment.events) if event.origin != recalled]
     if not said:
         return None
     whole = len(said) == len(segment.events)
     events = segment.events if whole else [segment.events[at] for at in said]
     notes = summarizer.notes(events, segment.vectors if whole else segment.vectors[said])
-    dates: list[tuple[ResolvedDate, ...]] = [()] * len(segment.events)
-    entities: list[tuple[str, ...]] = [()] * len(segment.events)
-    for at, found, names in zip(said, notes.event_dates, notes.event_entities, strict=True):
-        dates[at], entities[at] = found, names
+    times = [event.time_us for event in events]
     return Draft(
         notes=notes,
-        event_dates=tuple(dates),
-        event_entities=tuple(entities),
-        texts=tuple((event.speaker, event.text) for event in events),
-        first_us=min(event.time_us for event in events),
-        last_us=max(event.time_us for event in events),
+        event_dates=_spread(notes.event_dates, said, len(segment.events)),
+        event_entities=_spread(notes.event_entities, said, len(segment.events)),
+        texts=tuple([(event.speaker, event.text) for event in events]),
+        first_us=min(times),
+        last_us=max(times),
         model=summarizer.name,
     )
+
+
+def _spread(found: Sequence[tuple[T, ...]], places: Sequence[int], count: int) -> tuple[tuple[T, ...], ...]:
+    """What was found of some of `count` events, at their places; nothing at the others."""
+    spread: list[tuple[T, ...]] = [()] * count
+    for at, each in zip(places, found, strict=True):
+        spread[at] = each
+    return tuple(spread)
 
 
 def topic_text(notes: SegmentNotes) -> str:

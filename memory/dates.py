@@ -7,6 +7,7 @@ date that was never meant misleads every question of "when".
 from __future__ import annotations
 
 from datetime import date
+from functools import lru_cache
 from operator import itemgetter
 
 from . import dates_chinese, dates_english
@@ -44,15 +45,20 @@ def resolve_dates(text: str, time_us: int, utc_offset_minutes: int | None = None
         lower = text.lower()
         if len(lower) != len(text):  # "İ" grows: positions would no longer be those of the text
             lower = text.translate(_ASCII_LOWER)
-        found += dates_english.find(text, lower, set(words), today)
+        found += dates_english.find(text, lower, words, today)
     if chinese:
         found += dates_chinese.find(text, today)
     if not found:
         return ()
     return tuple(
-        ResolvedDate(text[start:end], date.fromordinal(first).isoformat(), date.fromordinal(last).isoformat())
-        for start, end, (first, last) in _longest(found)
+        ResolvedDate(text[start:end], _iso(first), _iso(last))
+        for start, end, (first, last) in (_longest(found) if len(found) > 1 else _meaningful(found))
     )
+
+
+@lru_cache(maxsize=4096)
+def _iso(ordinal: int) -> str:
+    return date.fromordinal(ordinal).isoformat()
 
 
 def _longest(found: list[tuple[int, int, Span | None]]) -> list[tuple[int, int, Span]]:
@@ -64,6 +70,12 @@ def _longest(found: list[tuple[int, int, Span | None]]) -> list[tuple[int, int, 
         start, end, _ = entry
         if all(end <= other[0] or start >= other[1] for other in kept):
             kept.append(entry)
-    return sorted(
-        (start, end, span) for start, end, span in kept if span is not None and 1 <= span[0] <= span[1] <= _LAST_ORDINAL
-    )
+    return sorted(_meaningful(kept))
+
+
+def _meaningful(found: list[tuple[int, int, Span | None]]) -> list[tuple[int, int, Span]]:
+    return [
+        (start, end, span)
+        for start, end, span in found
+        if span is not None and 1 <= span[0] <= span[1] <= _LAST_ORDINAL
+    ]

@@ -8,7 +8,8 @@ by the tense of its sentence, else by nearness.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from . import day_spans as spans
@@ -63,7 +64,7 @@ class Rule(NamedTuple):
     read: Callable[[re.Match[str], str, int], Span | None]
 
 
-def find(text: str, lower: str, words: Set[bytes], today: int) -> list[tuple[int, int, Span | None]]:
+def find(text: str, lower: str, words: Iterable[bytes], today: int) -> list[tuple[int, int, Span | None]]:
     """Return `(start, end, days)` of each expression; they may overlap.
 
     Days are None where the words mean no day ("30 February", "we may 3").
@@ -75,9 +76,7 @@ def find(text: str, lower: str, words: Set[bytes], today: int) -> list[tuple[int
         today: the speaker's day, as an ordinal.
     """
     found: list[tuple[int, int, Span | None]] = []
-    for needs, pattern, read in _RULES:
-        if any(need.isdisjoint(words) for need in needs):
-            continue
+    for _, pattern, read in _applicable(_NEEDED.intersection(words)):
         for match in pattern.finditer(lower):
             try:
                 span = read(match, text, today)
@@ -85,6 +84,12 @@ def find(text: str, lower: str, words: Set[bytes], today: int) -> list[tuple[int
                 span = None
             found.append((match.start(), match.end(), span))
     return found
+
+
+@lru_cache(maxsize=4096)
+def _applicable(held: frozenset[bytes]) -> tuple[Rule, ...]:
+    """The rules whose words a text holds, in order; most texts with a time word hold one of a few sets of them."""
+    return tuple(rule for rule in _RULES if not any(need.isdisjoint(held) for need in rule.needs))
 
 
 def _amount(word: str) -> tuple[int, int]:
@@ -364,5 +369,6 @@ _RULES = (
         _year,
     ),
 )
+_NEEDED = frozenset().union(*(need for rule in _RULES for need in rule.needs))
 TRIGGERS = frozenset().union(*(rule.needs[0] for rule in _RULES))
 """A text without one of these words holds no expression."""

@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import pairwise
 
 from .stopwords import GREETINGS
 from .words import Word, han_pieces, han_runs
@@ -47,7 +46,10 @@ def _name_forms(speaker: str) -> frozenset[str]:
 def named_in_sentences(words_by_event: Iterable[Sequence[Word]]) -> frozenset[str]:
     """Lower-case words that stand with a capital inside a sentence."""
     return frozenset(
-        word.folded for words in words_by_event for before, word in pairwise(words) if word.capital and not before.ends
+        words[at].folded
+        for words in words_by_event
+        for at in [at for at, word in enumerate(words) if word.capital]
+        if at and not words[at - 1].ends
     )
 
 
@@ -76,12 +78,18 @@ def event_entities(
     if '"' in text or (not text.isascii() and any(mark in text for mark in _QUOTES)):
         titles = [next(filter(None, groups)) for groups in _QUOTED.findall(text)]
         found = [name for name in found if not any(name in title for title in titles)] + titles
-    for run in han_runs(text):
-        for piece in han_pieces(run):
-            match = _HAN_NAME.fullmatch(piece)
-            if match is not None and not piece.endswith(_HAN_COMMON):
-                found.append(piece)
+    if not text.isascii():
+        found += _han_names(text)
     return tuple(dict.fromkeys(found))[:MAX_EVENT_ENTITIES] if found else ()
+
+
+def _han_names(text: str) -> list[str]:
+    return [
+        piece
+        for run in han_runs(text)
+        for piece in han_pieces(run)
+        if _HAN_NAME.fullmatch(piece) is not None and not piece.endswith(_HAN_COMMON)
+    ]
 
 
 def topic_entities(by_event: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import lru_cache
 from itertools import chain, pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from .entities import is_talked_about
@@ -23,6 +25,7 @@ _NAME_WEIGHT = 1.6
 _PHRASE_WEIGHT = 1.9
 _SPREAD_WEIGHT = 0.15
 _MAX_SPREAD = 4
+_SPREAD_FACTORS = {spread: 1 + _SPREAD_WEIGHT * (spread - 1) for spread in range(1, _MAX_SPREAD + 1)}
 _MIN_TALKED_ABOUT = 2
 _MAX_HAN_PIECE = 6
 _SINGLES_CONSIDERED = 3 * MAX_KEYWORDS
@@ -32,13 +35,15 @@ class SegmentTerms(NamedTuple):
     """The words of a segment, counted once for all who need them.
 
     Attributes:
-        words_by_event: words of each event, captions included.
-        keys_by_event: the distinct keys among them.
+        words: words of all events, captions included, a `PAUSE` after each event.
+        keys: the key of each of them.
+        keys_by_event: the distinct keys of each event.
         spread: in how many events each key stands.
         runs_by_event: each event's runs of Chinese characters (`han_runs`).
     """
 
-    words_by_event: Sequence[Sequence[Word]]
+    words: Sequence[Word]
+    keys: Sequence[str]
     keys_by_event: Sequence[Set[str]]
     spread: Mapping[str, int]
     runs_by_event: Sequence[Sequence[str]]
@@ -46,16 +51,25 @@ class SegmentTerms(NamedTuple):
     @classmethod
     def of(cls, words_by_event: Sequence[Sequence[Word]], runs_by_event: Sequence[Sequence[str]]) -> SegmentTerms:
         """Count the terms of a segment."""
-        keys = [{word.key for word in words} for words in words_by_event]
-        for found in keys:
+        flat: list[Word] = []
+        flat_keys: list[str] = []
+        distinct: list[Set[str]] = []
+        for words in words_by_event:
+            keys = [word.key for word in words]
+            keys.append("")
+            flat += words
+            flat.append(PAUSE)
+            flat_keys += keys
+            found = set(keys)
             found.discard("")
-        return cls(words_by_event, keys, Counter(chain.from_iterable(keys)), runs_by_event)
+            distinct.append(found)
+        return cls(flat, flat_keys, distinct, Counter(chain.from_iterable(distinct)), runs_by_event)
 
 
-class _Candidate(NamedTuple):
-    weight: float
-    text: str
-    keys: frozenset[str]
+_Candidate = tuple[float, str, tuple[str, ...]]
+"""Weight, term and the keys that it covers: a plain tuple, since a segment makes dozens and keeps eight."""
+
+_weight = itemgetter(0)
 
 
 def keywords(
@@ -71,82 +85,74 @@ def keywords(
     candidates = _words(terms, entities_by_event, names)
     if any(terms.runs_by_event):
         candidates += _han(terms.runs_by_event)
-    candidates.sort(key=lambda candidate: -candidate.weight)  # stable: ties in order of the dialogue
+    candidates.sort(key=_weight, reverse=True)  # stable: ties in order of the dialogue
     chosen: list[str] = []
     used: set[str] = set()
-    for candidate in candidates:
-        if candidate.keys <= used or _overlaps(candidate, chosen):
+    for _, text, keys in candidates:
+        if used.issuperset(keys) or _overlaps(text, chosen):
             continue
-        chosen.append(candidate.text)
-        used |= candidate.keys
+        chosen.append(text)
+        used.update(keys)
         if len(chosen) == MAX_KEYWORDS:
             break
     return tuple(chosen)
 
 
-def _overlaps(candidate: _Candidate, chosen: Iterable[str]) -> bool:
+def _overlaps(text: str, chosen: Iterable[str]) -> bool:
     """Whether a Chinese term lies in a chosen one, or the other way round."""
-    text = candidate.text
     return not text.isascii() and any(text in other or other in text for other in chosen)
 
 
-def _called_only(flat: Sequence[Word], keys: Sequence[str], known: Set[str], names: frozenset[str]) -> frozenset[str]:
+@lru_cache(maxsize=4096)
+def _name_keys(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(map(stem, names))
+
+
+def _called_only(terms: SegmentTerms, known: Set[str], names: frozenset[str]) -> Set[str]:
     """Keys of those names of speakers that are not talked about at least twice."""
-    present = known & {stem(name) for name in names}
+    present = known & _name_keys(names)
     if not present:
-        return frozenset()
-    places = [at for at, key in enumerate(keys) if key in present]
-    counts = Counter(keys[at] for at in places if is_talked_about(flat, at))
+        return present
+    places = [at for at, key in enumerate(terms.keys) if key in present]
+    counts = Counter(terms.keys[at] for at in places if is_talked_about(terms.words, at))
     return frozenset(key for key in present if counts[key] < _MIN_TALKED_ABOUT)
 
 
 def _words(
     terms: SegmentTerms, entities_by_event: Sequence[tuple[str, ...]], names: frozenset[str]
 ) -> list[_Candidate]:
-    flat = [word for words in terms.words_by_event for word in (*words, PAUSE)]
-    keys = [word.key for word in flat]
+    keys = terms.keys
     counts = Counter(keys)
-    forms = dict(zip(reversed(keys), reversed(flat), strict=True))
-    for idle in ("", *_called_only(flat, keys, counts.keys(), names)):
+    forms = dict(zip(reversed(keys), reversed(terms.words), strict=True))
+    for idle in ("", *_called_only(terms, counts.keys(), names)):
         counts.pop(idle, None)
         forms.pop(idle, None)
     again = {key for key, count in counts.items() if count > 1}
     pairs = Counter(
         [
-            pair
-            for pair, word in zip(pairwise(keys), flat, strict=False)
-            if pair[0] in again and pair[1] in again and not word.breaks
+            (first, second)
+            for (first, second), word in zip(pairwise(keys), terms.words, strict=False)
+            if first in again and second in again and not word.breaks
         ]
     )
-    known = Counter(entity for entities in entities_by_event for entity in entities)
+    known = Counter(chain.from_iterable(entities_by_event))
     parts = {part for entity in known for part in entity.split()}
-    singles = [
-        (
-            -count
-            * (1 + _SPREAD_WEIGHT * (min(terms.spread[key], _MAX_SPREAD) - 1))
-            * (2 * _NAME_WEIGHT if forms[key].surface in parts else forms[key].weight),
-            at,
-            key,
-        )
-        for at, (key, count) in enumerate(counts.items())
-    ]
-    singles.sort()
-    return [
-        *_phrases(pairs, forms),
-        *_long_names(known, forms),
-        *(
-            _Candidate(-weight, forms[key].surface, frozenset((key,)))
-            for weight, _, key in singles[:_SINGLES_CONSIDERED]
-        ),
-    ]
+    most = _SPREAD_FACTORS[_MAX_SPREAD]
+    singles: list[_Candidate] = []
+    for key, count in counts.items():
+        form = forms[key]
+        value = 2 * _NAME_WEIGHT if form.surface in parts else form.weight
+        singles.append((count * _SPREAD_FACTORS.get(terms.spread[key], most) * value, form.surface, (key,)))
+    singles.sort(key=_weight, reverse=True)
+    return [*_phrases(pairs, forms), *_long_names(known, forms), *singles[:_SINGLES_CONSIDERED]]
 
 
 def _phrases(pairs: Mapping[tuple[str, str], int], forms: Mapping[str, Word]) -> list[_Candidate]:
     return [
-        _Candidate(
+        (
             _PHRASE_WEIGHT * count * (forms[first].weight + forms[second].weight) / 2,
             f"{forms[first].surface} {forms[second].surface}",
-            frozenset((first, second)),
+            (first, second),
         )
         for (first, second), count in pairs.items()
         if count > 1 and first != second
@@ -159,9 +165,7 @@ def _long_names(known: Mapping[str, int], forms: Mapping[str, Word]) -> list[_Ca
         return []
     keys = {word.surface: key for key, word in forms.items()}
     return [
-        _Candidate(
-            _PHRASE_WEIGHT * _NAME_WEIGHT * 2 * count, name, frozenset(keys.get(part, part) for part in name.split())
-        )
+        (_PHRASE_WEIGHT * _NAME_WEIGHT * 2 * count, name, tuple(keys.get(part, part) for part in name.split()))
         for name, count in names
     ]
 
@@ -184,4 +188,4 @@ def _han(runs_by_event: Sequence[Sequence[str]]) -> list[_Candidate]:
     }
     terms = {piece: count for piece, count in pieces.items() if len(piece) <= _MAX_HAN_PIECE}
     terms |= {gram: count for gram, count in grams.items() if count > 1 and gram not in continued}
-    return [_Candidate(count * (1 + min(len(term), 4) / 4), term, frozenset((term,))) for term, count in terms.items()]
+    return [(count * (1 + min(len(term), 4) / 4), term, (term,)) for term, count in terms.items()]

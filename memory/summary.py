@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +34,14 @@ _CHARACTERS_PER_WORD = 12
 _MAX_CAPTION_WORDS = 14
 _MIN_CONTENT = 2
 _HAN_CONTENT = 0.4
-_RECURRING = (1.0, 1.5, 2.0)
+_RECURRING = {1: 1.0, 2: 1.5}
+_OFTEN = 2.0
 _REDUNDANT = 0.9
 _CONTENT_WEIGHT = 0.7
 _FIRST_WEIGHT = 0.1
 _QUESTION_WEIGHT = -0.15
 _REDUNDANCY_WEIGHT = 0.35
+_TAKEN = -math.inf
 _MAX_READ = 4000
 _ASCII_END = re.compile(r"[.!?][.!?\"')\]]*\s+")
 _ANY_END = re.compile(r"[.!?…][.!?…\"'”’)\]]*\s+|[。！？][。！？”’」]*\s*")
@@ -75,7 +77,7 @@ class ExtractiveSummarizer:
             summary=_summary(events, vectors, _content(terms)),
             keywords=keywords(terms, entities, names),
             entities=topic_entities(entities),
-            dates=tuple(dict.fromkeys(date for found in dates for date in found)),
+            dates=tuple(dict.fromkeys(chain.from_iterable(dates))),
             event_dates=dates,
             event_entities=entities,
             confidence=CONFIDENCE,
@@ -88,7 +90,7 @@ def _caption_words(event: Event) -> list[Word]:
 
 def _content(terms: SegmentTerms) -> list[float]:
     """How much each event says of what the segment is about: its terms, more for those that recur."""
-    weights = {key: _RECURRING[min(count, len(_RECURRING)) - 1] for key, count in terms.spread.items()}
+    weights = {key: _RECURRING.get(count, _OFTEN) for key, count in terms.spread.items()}
     content = [sum(map(weights.__getitem__, keys)) for keys in terms.keys_by_event]
     for at, runs in enumerate(terms.runs_by_event):
         if runs:
@@ -116,18 +118,20 @@ def _central(events: Sequence[Event], vectors: NDArray[np.float32], content: Seq
     to_all = similar.sum(axis=1).tolist()
     norm = math.sqrt(max(sum(to_all), 1e-12))  # of the sum of all: a row's sum over it is the cosine to the centroid
     share = _CONTENT_WEIGHT / max(most, 1.0)
-    left = {
-        at: to_all[at] / norm + share * content[at] + (_QUESTION_WEIGHT if questions[at] else 0.0) for at in telling
-    }
-    left[telling[0]] += _FIRST_WEIGHT
-    alike = dict.fromkeys(telling, 0.0)
+    worth = [to_all[at] / norm + share * content[at] + (_QUESTION_WEIGHT if questions[at] else 0.0) for at in telling]
+    worth[0] += _FIRST_WEIGHT
+    alike = [0.0] * len(telling)
     chosen: list[int] = []
-    while left and len(chosen) < MAX_UTTERANCES:
-        best = max(left, key=lambda at: left[at] - _REDUNDANCY_WEIGHT * alike[at])
-        chosen.append(best)
-        row = similar[best].tolist()
-        alike = {at: max(alike[at], row[at]) for at in left}
-        left = {at: left[at] for at in left if at != best and alike[at] < _REDUNDANT}
+    while len(chosen) < MAX_UTTERANCES:
+        scores = [each - _REDUNDANCY_WEIGHT * other for each, other in zip(worth, alike, strict=True)]
+        place = scores.index(max(scores))
+        if worth[place] == _TAKEN:
+            break
+        chosen.append(telling[place])
+        row = similar[telling[place]].tolist()
+        alike = list(map(max, alike, [row[at] for at in telling]))
+        worth = [each if other < _REDUNDANT else _TAKEN for each, other in zip(worth, alike, strict=True)]
+        worth[place] = _TAKEN
     return _with_answer(events, chosen, questions)
 
 

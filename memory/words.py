@@ -7,8 +7,8 @@ word, not once per text.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
 
 from .stopwords import CHINESE, CHINESE_CHARACTERS, ENGLISH
 from .text import stem
@@ -45,8 +45,9 @@ def _plain(code: int) -> int:
 _PLAIN = bytes(map(_plain, range(256)))
 
 
-class Word(NamedTuple):
-    """One word of a text.
+@dataclass(frozen=True, slots=True, eq=False)
+class Word:
+    """One word of a text. Slots, not a tuple: a consolidation reads its attributes a dozen times a word.
 
     Attributes:
         surface: as written, without punctuation and without 's.
