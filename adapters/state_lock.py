@@ -199,8 +199,8 @@ def _refusal(directory: Path, holder: Holder | None) -> str:
         who = f"this process itself (pid {holder.pid}), since {holder.started}"
     else:
         who = f"process {holder.pid} on {holder.host}, since {holder.started} ({holder.command})"
-        if holder.cluster:
-            who = f"the Ray cluster at {holder.cluster}, first by {who}"
+    if holder is not None and holder.cluster:
+        who = f"the Ray cluster at {holder.cluster}, first by {who}"
     return (
         f"{directory} is being written by {who}. One engine writes a state directory at a time: "
         "wait for it, stop it, or open another directory; reading beside it is fine"
