@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import compress, pairwise
 
 from .stopwords import GREETINGS
 from .words import Word, han_pieces, han_runs
@@ -43,13 +44,29 @@ def _name_forms(speaker: str) -> frozenset[str]:
     return frozenset(part[:length] for part in parts for length in range(2, len(part) + 1)) | frozenset(parts)
 
 
+def segment_entities(
+    texts: Sequence[str], words_by_event: Sequence[Sequence[Word]], names: frozenset[str]
+) -> tuple[tuple[str, ...], ...]:
+    """Names in each event of a segment; see `event_entities`."""
+    notable = [any([word.capital or word.identifier for word in words]) for words in words_by_event]
+    established = named_in_sentences(compress(words_by_event, notable))
+    return tuple(
+        [
+            event_entities(text, words, established, names) if named or '"' in text or not text.isascii() else ()
+            for text, words, named in zip(texts, words_by_event, notable, strict=True)
+        ]
+    )
+
+
 def named_in_sentences(words_by_event: Iterable[Sequence[Word]]) -> frozenset[str]:
     """Lower-case words that stand with a capital inside a sentence."""
     return frozenset(
-        words[at].folded
-        for words in words_by_event
-        for at in [at for at, word in enumerate(words) if word.capital]
-        if at and not words[at - 1].ends
+        [
+            word.folded
+            for words in words_by_event
+            for before, word in pairwise(words)
+            if word.capital and not before.ends
+        ]
     )
 
 
@@ -73,7 +90,7 @@ def event_entities(
         names: `speaker_names`; a speaker who is only called is left out.
     """
     found: list[str] = []
-    if any([word.capital or word.identifier for word in words]) and not text.isupper():
+    if not text.isupper():
         found += _capitalised(words, established, names)
     if '"' in text or (not text.isascii() and any(mark in text for mark in _QUOTES)):
         titles = [next(filter(None, groups)) for groups in _QUOTED.findall(text)]

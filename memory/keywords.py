@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -52,18 +52,19 @@ class SegmentTerms(NamedTuple):
     def of(cls, words_by_event: Sequence[Sequence[Word]], runs_by_event: Sequence[Sequence[str]]) -> SegmentTerms:
         """Count the terms of a segment."""
         flat: list[Word] = []
-        flat_keys: list[str] = []
-        distinct: list[Set[str]] = []
         for words in words_by_event:
-            keys = [word.key for word in words]
-            keys.append("")
             flat += words
             flat.append(PAUSE)
-            flat_keys += keys
-            found = set(keys)
+        keys = [word.key for word in flat]
+        distinct: list[Set[str]] = []
+        begin = 0
+        for words in words_by_event:
+            end = begin + len(words)
+            found = set(keys[begin:end])
             found.discard("")
             distinct.append(found)
-        return cls(flat, flat_keys, distinct, Counter(chain.from_iterable(distinct)), runs_by_event)
+            begin = end + 1
+        return cls(flat, keys, distinct, Counter(chain.from_iterable(distinct)), runs_by_event)
 
 
 _Candidate = tuple[float, str, tuple[str, ...]]
@@ -127,12 +128,11 @@ def _words(
     for idle in ("", *_called_only(terms, counts.keys(), names)):
         counts.pop(idle, None)
         forms.pop(idle, None)
-    again = {key for key, count in counts.items() if count > 1}
     pairs = Counter(
         [
             (first, second)
-            for (first, second), word in zip(pairwise(keys), terms.words, strict=False)
-            if first in again and second in again and not word.breaks
+            for first, second, word in zip(keys, keys[1:], terms.words, strict=False)
+            if first and second and not word.breaks
         ]
     )
     known = Counter(chain.from_iterable(entities_by_event))
@@ -155,7 +155,7 @@ def _phrases(pairs: Mapping[tuple[str, str], int], forms: Mapping[str, Word]) ->
             (first, second),
         )
         for (first, second), count in pairs.items()
-        if count > 1 and first != second
+        if count > 1 and first != second and first in forms and second in forms
     ]
 
 

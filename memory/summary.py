@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .dates import resolve_dates
-from .entities import event_entities, named_in_sentences, speaker_names, topic_entities
+from .entities import segment_entities, speaker_names, topic_entities
 from .keywords import SegmentTerms, keywords
 from .model import Event
 from .proposal import SegmentNotes
@@ -45,7 +45,7 @@ _TAKEN = -math.inf
 _MAX_READ = 4000
 _ASCII_END = re.compile(r"[.!?][.!?\"')\]]*\s+")
 _ANY_END = re.compile(r"[.!?…][.!?…\"'”’)\]]*\s+|[。！？][。！？”’」]*\s*")
-_QUESTION_ENDS = ("?", "？", "吗", "呢")
+_QUESTION_ENDS = frozenset({"?", "？", "吗", "呢"})
 _ELLIPSIS = "…"
 
 
@@ -64,15 +64,15 @@ class ExtractiveSummarizer:
             events: at least one, none of them recalled, in event order.
             vectors: their embeddings, unit length, `(len(events), dimension)`.
         """
-        said = [words(event.text) for event in events]
+        texts = [event.text for event in events]
+        said = [words(text) for text in texts]
         terms = SegmentTerms.of(
             [said[at] + _caption_words(event) if event.captions else said[at] for at, event in enumerate(events)],
-            [han_runs(event.text) for event in events],
+            [han_runs(text) for text in texts],
         )
         names = speaker_names({event.speaker for event in events})
-        established = named_in_sentences(said)
-        entities = tuple(event_entities(event.text, said[at], established, names) for at, event in enumerate(events))
-        dates = tuple(resolve_dates(event.text, event.time_us, event.utc_offset_minutes) for event in events)
+        entities = segment_entities(texts, said, names)
+        dates = tuple([resolve_dates(event.text, event.time_us, event.utc_offset_minutes) for event in events])
         return SegmentNotes(
             summary=_summary(events, vectors, _content(terms)),
             keywords=keywords(terms, entities, names),
@@ -113,25 +113,26 @@ def _central(events: Sequence[Event], vectors: NDArray[np.float32], content: Seq
     """Indices of the utterances that say most of the segment, with the question that a short answer needs."""
     most = max(content)
     telling = [at for at, told in enumerate(content) if told >= _MIN_CONTENT] or [content.index(most)]
-    questions = [event.text.endswith(_QUESTION_ENDS) for event in events]
+    questions = [event.text[-1:] in _QUESTION_ENDS for event in events]
     similar = vectors @ vectors.T
     to_all = similar.sum(axis=1).tolist()
     norm = math.sqrt(max(sum(to_all), 1e-12))  # of the sum of all: a row's sum over it is the cosine to the centroid
     share = _CONTENT_WEIGHT / max(most, 1.0)
-    worth = [to_all[at] / norm + share * content[at] + (_QUESTION_WEIGHT if questions[at] else 0.0) for at in telling]
-    worth[0] += _FIRST_WEIGHT
-    alike = [0.0] * len(telling)
+    worth = [_TAKEN] * len(events)
+    for at in telling:
+        worth[at] = to_all[at] / norm + share * content[at] + (_QUESTION_WEIGHT if questions[at] else 0.0)
+    worth[telling[0]] += _FIRST_WEIGHT
+    alike = [0.0] * len(events)
     chosen: list[int] = []
     while len(chosen) < MAX_UTTERANCES:
         scores = [each - _REDUNDANCY_WEIGHT * other for each, other in zip(worth, alike, strict=True)]
-        place = scores.index(max(scores))
-        if worth[place] == _TAKEN:
+        best = scores.index(max(scores))
+        if worth[best] == _TAKEN:
             break
-        chosen.append(telling[place])
-        row = similar[telling[place]].tolist()
-        alike = list(map(max, alike, [row[at] for at in telling]))
+        chosen.append(best)
+        alike = list(map(max, alike, similar[best].tolist()))
         worth = [each if other < _REDUNDANT else _TAKEN for each, other in zip(worth, alike, strict=True)]
-        worth[place] = _TAKEN
+        worth[best] = _TAKEN
     return _with_answer(events, chosen, questions)
 
 
