@@ -83,6 +83,7 @@ class _Pieces(dict[str, tuple[Word, ...]]):
 
 
 _PIECES = _Pieces()
+_words_of_piece = _PIECES.__getitem__
 
 PAUSE = Word("", "", False, True, True, False, "", 0.0)
 """No word: stands between two turns when their words are put in one list."""
@@ -97,7 +98,7 @@ def words(text: str) -> list[Word]:
     """The words of a text that are written with spaces, in order; runs of Chinese and over-long pieces are left out."""
     if not text.isascii() and _HAN.search(text) is not None:
         text = _HAN_RUN.sub(" ", text)
-    return list(chain.from_iterable(map(_PIECES.__getitem__, text.split())))
+    return [*chain.from_iterable(map(_words_of_piece, text.split()))]
 
 
 def han_runs(text: str) -> list[str]:

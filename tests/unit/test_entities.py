@@ -9,6 +9,7 @@ from raygam.memory.entities import (
     MAX_TOPIC_ENTITIES,
     event_entities,
     named_in_sentences,
+    segment_entities,
     speaker_names,
     topic_entities,
 )
@@ -71,6 +72,23 @@ def test_a_speaker_who_is_talked_about_is_named() -> None:
 def test_names_are_given_once_and_bounded() -> None:
     text = "I saw " + ", then ".join(f"Aaa{letter}" for letter in "bcdefghijklmnop") + ", then Aaab."
     assert len(names_in(text)) == len(set(names_in(text))) == MAX_EVENT_ENTITIES
+
+
+def test_a_segment_is_read_as_its_events_are() -> None:
+    texts = [
+        "Apple moved its keynote.",
+        "i write about Apple and etl-loader_v2",
+        "nothing here",
+        "读了《三体》",
+        'in "Dune"',
+    ]
+    said = [words(text) for text in texts]
+    names = speaker_names(("Ana",))
+    assert segment_entities(texts, said, names) == (("Apple",), ("Apple", "etl-loader_v2"), (), ("三体",), ("Dune",))
+    established = named_in_sentences(said)
+    assert segment_entities(texts, said, names) == tuple(
+        event_entities(text, each, established, names) for text, each in zip(texts, said, strict=True)
+    )
 
 
 def test_a_topic_has_the_most_frequent_first() -> None:
