@@ -24,6 +24,7 @@ from sqlalchemy import (
 from sqlalchemy import insert as plain_insert
 from sqlalchemy.dialects.sqlite import insert
 
+from ..memory.model import Trigger
 from .schema import (
     buffer,
     command,
@@ -330,7 +331,10 @@ SUPERSEDE_TOPIC = sql(
     "of_owner",
 )
 ARCHIVED_UNTIL = sql(
-    of_user(episode, func.max(episode.c.last_us)).where(episode.c.session_id == bindparam("session")),  # type: ignore[arg-type]
+    of_user(episode, func.max(episode.c.last_us)).where(  # type: ignore[arg-type]
+        episode.c.session_id == bindparam("session"),
+        episode.c.trigger != literal_column(f"'{Trigger.AHEAD}'"),
+    ),
     "tenant",
     "user_id",
     "session",

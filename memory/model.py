@@ -33,12 +33,16 @@ class Origin(StrEnum):
 
 
 class Trigger(StrEnum):
-    """The maintenance events: when boundaries are looked for."""
+    """The maintenance events: when boundaries are looked for.
+
+    `AHEAD` looks for none: it sets one turn aside whose time nothing bears out.
+    """
 
     SESSION_END = "session_end"
     PAUSE = "pause"
     OVERFLOW = "overflow"
     FLUSH = "flush"
+    AHEAD = "ahead"
 
 
 class TopicRelationType(StrEnum):

@@ -160,7 +160,10 @@ class ShardReader(Protocol):
         ...
 
     def archived_until_us(self, user: User, session_id: str) -> int | None:
-        """End of the session's latest archived episode, None if it has none."""
+        """End of the session's latest archived episode, None if it has none.
+
+        Episodes of turns that were set aside (`Trigger.AHEAD`) do not count.
+        """
         ...
 
     def unfinished_tasks(self) -> list[TaskRow]:

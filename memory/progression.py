@@ -10,6 +10,10 @@ A stimulus may start maintenance *before* it is counted (the turn that shows tha
 a session has ended must not join it). Then `Decision.counted` is False and the
 same stimulus is given again after the tasks are applied.
 
+One turn alone does not move a user's event time by more than `max_time_jump_us`: a wrong
+clock would make all that follows late. Such a turn waits, uncounted, for the user's next
+stimulus, which bears it out or not; so what it becomes depends on the stimuli alone.
+
 The values are named tuples: every turn makes five of them, and a frozen dataclass costs
 three times as much to make.
 """
@@ -32,11 +36,14 @@ class Limits:
         session_gap_us: the user's event time passing a session's last turn by this ends it.
         pause_us: a gap of event time inside a session that asks for boundaries.
         max_buffer_tokens: a buffer above this is looked at (GAM: 2,048).
+        max_time_jump_us: a turn moves the user's event time further than this, or sets it,
+            only if the next turn is not earlier than it by more than this.
     """
 
     session_gap_us: int = 30 * 60 * 1_000_000
     pause_us: int = 10 * 60 * 1_000_000
     max_buffer_tokens: int = 2048
+    max_time_jump_us: int = 24 * 60 * 60 * 1_000_000
 
     @property
     def recheck_tokens(self) -> int:
@@ -95,7 +102,7 @@ class Buffer(NamedTuple):
 class Progress(NamedTuple):
     """A user's decision state: what `decide` needs, and all of it.
 
-    `watermark_us` is the user's event time: the latest time counted.
+    `watermark_us` is the user's event time: the latest time counted and borne out.
     `open_tasks` above zero means that the gate is closed.
     """
 
@@ -110,24 +117,35 @@ class TaskRequest(NamedTuple):
 
     `closes_tail`: what follows the last boundary becomes an episode too.
     `force`: a boundary must be found.
+    `alone`: for the stimulus' own turn, not for the buffer around it.
     """
 
     session_id: str
     trigger: Trigger
     closes_tail: bool
     force: bool = False
+    alone: bool = False
 
 
 class Decision(NamedTuple):
-    """What becomes of a stimulus: the new state, tasks to make, whether it was counted."""
+    """What becomes of a stimulus: the new state, tasks to make, whether it was counted.
+
+    Not counted and no task: it waits for the user's next stimulus.
+    """
 
     state: Progress
     tasks: tuple[TaskRequest, ...] = ()
     counted: bool = True
 
 
-def decide(state: Progress, stimulus: Stimulus, limits: Limits) -> Decision:
-    """Count one stimulus, or ask for maintenance first.
+def decide(state: Progress, stimulus: Stimulus, limits: Limits, following: Stimulus | None = None) -> Decision:
+    """Count one stimulus, or ask for maintenance first, or wait.
+
+    Args:
+        state: the user's state.
+        stimulus: the next one to be counted.
+        limits: the settings.
+        following: the one behind it, None while there is none.
 
     Raises:
         ValueError: the gate is closed or the stimulus was counted already; both
@@ -138,7 +156,7 @@ def decide(state: Progress, stimulus: Stimulus, limits: Limits) -> Decision:
     if stimulus.seq <= state.counted_seq:
         raise ValueError(f"stimulus {stimulus.seq} was counted already (at {state.counted_seq})")
     if isinstance(stimulus, Arrival):
-        return _arrive(state, stimulus, limits)
+        return _arrive(state, stimulus, limits, following)
     if isinstance(stimulus, SessionEnd):
         ended = [stimulus.session_id] if stimulus.session_id in state.buffers else []
         trigger = Trigger.SESSION_END
@@ -149,9 +167,18 @@ def decide(state: Progress, stimulus: Stimulus, limits: Limits) -> Decision:
     return Decision(state._replace(counted_seq=stimulus.seq, open_tasks=len(tasks)), tasks)
 
 
-def _arrive(state: Progress, turn: Arrival, limits: Limits) -> Decision:
+def _arrive(state: Progress, turn: Arrival, limits: Limits, following: Stimulus | None) -> Decision:
     watermark = state.watermark_us
     advances = watermark is None or turn.time_us >= watermark
+    if watermark is None or turn.time_us - watermark > limits.max_time_jump_us:
+        if following is None:
+            return Decision(state, counted=False)
+        if not isinstance(following, Arrival):
+            if watermark is not None:
+                return _set_aside(state, turn, limits)
+            advances = False  # the user's first turn: nothing speaks against it, nothing for it
+        elif following.time_us < turn.time_us - limits.max_time_jump_us:
+            return _set_aside(state, turn, limits)
     if advances:  # a late turn never ends a session
         alive_from = turn.time_us - limits.session_gap_us
         ended = [session for session, buffer in state.buffers.items() if buffer.last_us < alive_from]
@@ -187,6 +214,16 @@ def _arrive(state: Progress, turn: Arrival, limits: Limits) -> Decision:
             {**state.buffers, turn.session_id: grown},
         ),
         overflow,
+    )
+
+
+def _set_aside(state: Progress, turn: Arrival, limits: Limits) -> Decision:
+    """Count a turn as an episode of its own that moves neither the user's time nor its buffer's."""
+    buffer = state.buffers.get(turn.session_id) or Buffer(0, 0, turn.time_us, limits.max_buffer_tokens)
+    joined = buffer._replace(events=buffer.events + 1, tokens=buffer.tokens + turn.tokens)
+    return Decision(
+        state._replace(counted_seq=turn.seq, open_tasks=1, buffers={**state.buffers, turn.session_id: joined}),
+        (TaskRequest(turn.session_id, Trigger.AHEAD, closes_tail=True, alone=True),),
     )
 
 

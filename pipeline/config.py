@@ -43,6 +43,9 @@ class Settings(BaseSettings):
         10, gt=0, le=_MAX_MINUTES, description="gap inside a session that asks for boundaries *"
     )
     max_buffer_tokens: int = Field(2048, ge=16, description="a larger buffer is looked at (GAM)")
+    max_time_jump_minutes: float = Field(
+        24 * 60, gt=0, le=_MAX_MINUTES, description="event time that one turn alone moves a user on by at most *"
+    )
 
     max_text_bytes: int = Field(32 * 1024, ge=1, description="text and captions of one turn *")
     max_record_bytes: int = Field(1024 * 1024, ge=256, le=16 * 1024 * 1024, description="one whole record *")
@@ -97,6 +100,7 @@ class Settings(BaseSettings):
             session_gap_us=int(self.session_gap_minutes * 60_000_000),
             pause_us=int(self.pause_minutes * 60_000_000),
             max_buffer_tokens=self.max_buffer_tokens,
+            max_time_jump_us=int(self.max_time_jump_minutes * 60_000_000),
         )
 
     @property

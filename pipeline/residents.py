@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..memory import identity
-from ..memory.model import User
+from ..memory.model import Trigger, User
 from ..memory.ports import ShardReader
 from ..memory.progression import (
     Arrival,
@@ -96,12 +96,15 @@ class Resident:
         progress = self.progress
         while self.uncounted and not progress.open_tasks:
             stimulus, event = self.uncounted[0]
-            decision = decide(progress, stimulus, limits)
+            following = self.uncounted[1][0] if len(self.uncounted) > 1 else None
+            decision = decide(progress, stimulus, limits, following)
             progress = decision.state
             if decision.counted:
                 self.uncounted.popleft()
                 if event is not None:
                     self.buffers.setdefault(event.session_id, {})[event.seq] = event
+            elif not decision.tasks:
+                break  # it waits for the next one
             for ordinal, request in enumerate(decision.tasks):
                 tasks.append(self._freeze(request, stimulus.seq, ordinal, archived_until))
         self.progress = progress
@@ -126,7 +129,7 @@ class Resident:
         taken = [buffer.pop(seq) for seq in seqs]
         if not buffer:
             del self.buffers[session_id]
-        if last_us is not None:
+        if last_us is not None and task.trigger != Trigger.AHEAD:
             # From the task, not the ledger: that has these episodes only once this transaction is committed,
             # and the session's next task may be frozen before.
             known = task.archived_until_us
@@ -147,7 +150,8 @@ class Resident:
         user = self.row.user
         if session not in self.archived_until_us:
             self.archived_until_us[session] = archived_until(user, session)
-        events = sorted(self.buffers[session].values(), key=lambda event: (event.time_us, event.seq))
+        held = self.buffers[session]
+        events = [held[seq]] if request.alone else sorted(held.values(), key=lambda event: (event.time_us, event.seq))
         return TaskRow(
             id=identity.task_id(user, session, request.trigger, [event.message_id for event in events]),
             user=user,

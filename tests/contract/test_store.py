@@ -566,6 +566,16 @@ def test_a_task_is_made_once(writer: Writer, reader: Reader) -> None:
 # Archives and the topic associative network.
 
 
+def test_an_archive_does_not_end_where_a_turn_was_set_aside(writer: Writer) -> None:
+    archived_state(writer)
+    aside = task("task-2", seqs=(4,), trigger="ahead")
+    made = closed("episode-2", "task-2", 4)
+    made = replace(made, episode=replace(made.episode, trigger="ahead"))
+    writer.commit(WriteSet(tasks=[aside], leases=[leased(aside)]))
+    writer.commit(WriteSet(finished=[("task-2", "t1")], closed=[made]))
+    assert writer.archived_until_us(ANNA, "s") == 2000
+
+
 def test_an_episode_and_its_topic_come_back(writer: Writer, reader: Reader) -> None:
     archived_state(writer)
     writer.commit(WriteSet(users=[UserRow(ANNA, Progress(), last_seq=4, events=4, tasks_applied=1, topics=1)]))

@@ -33,7 +33,7 @@ from raygam.pipeline.shard import Shard, ShardSettings
 from raygam.pipeline.worker import Models, Worker
 
 MINUTE = 60_000_000
-LIMITS = Limits(max_buffer_tokens=40)
+LIMITS = Limits(max_buffer_tokens=40, max_time_jump_us=200 * MINUTE)
 SETTINGS = ShardSettings(limits=LIMITS, lease_seconds=60, max_attempts=1000, max_resident_users=2)
 EMBEDDER = StubEmbedder(8)
 FACTS = StateFacts(1, "murmur2", EMBEDDER.name, EMBEDDER.dimension, 1)
@@ -89,14 +89,40 @@ class Told:
 class ReferenceUser:
     """Sessions and episodes of one user, by the rules of the design and nothing else."""
 
-    watermark: int = -1
+    watermark: int | None = None
+    jumped: tuple[str, Told] | None = None
     live: dict[str, list[Told]] = field(default_factory=dict)
     check_at: dict[str, int] = field(default_factory=dict)
     archived_until: dict[str, int] = field(default_factory=dict)
     episodes: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
     def turn(self, session: str, told: Told) -> None:
-        if told.time_us >= self.watermark:
+        self.settle(told)
+        if self.watermark is None or told.time_us - self.watermark > LIMITS.max_time_jump_us:
+            self.jumped = (session, told)
+        else:
+            self.count(session, told, advances=told.time_us >= self.watermark)
+
+    def command(self) -> None:
+        self.settle(None)
+
+    def settle(self, following: Told | None) -> None:
+        """The turn that jumped is borne out by the next one, or an episode of its own."""
+        if self.jumped is None:
+            return
+        session, told = self.jumped
+        self.jumped = None
+        if following and following.time_us >= told.time_us - LIMITS.max_time_jump_us:
+            self.count(session, told, advances=True)
+        elif following is None and self.watermark is None:
+            self.count(session, told, advances=False)
+        else:
+            self.episodes.append((session, (told.message_id,)))
+            if session in self.live:
+                self.look_later(session)
+
+    def count(self, session: str, told: Told, *, advances: bool) -> None:
+        if advances:
             for name in sorted(self.live):
                 if told.time_us - max(held.time_us for held in self.live[name]) > LIMITS.session_gap_us:
                     self.look(name, closes_tail=True)
@@ -117,17 +143,19 @@ class ReferenceUser:
         closed = self.split(late, force=False)
         parts = self.split(rest, force=force)
         if parts and not closes_tail:
-            tail = parts.pop()
-            self.live[session] = tail
-            tokens = sum(one.tokens for one in tail)
-            limit = LIMITS.max_buffer_tokens
-            self.check_at[session] = limit if tokens <= limit else tokens + LIMITS.recheck_tokens
+            self.live[session] = parts.pop()
+            self.look_later(session)
         else:
             self.check_at.pop(session, None)
         for part in closed + parts:
             self.episodes.append((session, tuple(one.message_id for one in part)))
             end = max(one.time_us for one in part)
             self.archived_until[session] = max(end, self.archived_until.get(session, -1))
+
+    def look_later(self, session: str) -> None:
+        tokens = sum(one.tokens for one in self.live[session])
+        limit = LIMITS.max_buffer_tokens
+        self.check_at[session] = limit if tokens <= limit else tokens + LIMITS.recheck_tokens
 
     @staticmethod
     def split(held: list[Told], *, force: bool) -> list[list[Told]]:
@@ -175,10 +203,10 @@ class ShardMachine(RuleBasedStateMachine):
             st.tuples(
                 st.sampled_from(["u", "v", "w"]),
                 st.sampled_from(["s", "t"]),
-                st.sampled_from([0, 1, 5, 15, 45, -20, -100]),
+                st.sampled_from([0, 1, 5, 15, 45, -20, -100, 300]),
                 st.booleans(),
                 st.integers(0, 60),
-                st.sampled_from(["turn", "turn", "turn", "turn", "end", "bad"]),
+                st.sampled_from(["turn", "turn", "turn", "turn", "end", "bad", "wrong clock"]),
             ),
             min_size=1,
             max_size=6,
@@ -195,6 +223,7 @@ class ShardMachine(RuleBasedStateMachine):
             if kind == "end":
                 rows.append((offset, EndOfSession(user, session, 0)))
                 reference = self.users.setdefault(user, ReferenceUser())
+                reference.command()
                 if session in reference.live:
                     reference.look(session, closes_tail=True)
                 continue
@@ -203,6 +232,8 @@ class ShardMachine(RuleBasedStateMachine):
                 continue
             self.clock = max(0, self.clock + max(0, minutes))
             time_us = max(0, self.clock + min(0, minutes)) * MINUTE
+            if kind == "wrong clock":
+                time_us += 1000 * MINUTE
             text = f"{NEW_TOPIC if new_topic else 'and'} {' '.join(['word'] * (number % 9))}".strip()
             message_id = f"m{number}"
             rows.append((offset, Turn(message_id, user, session, "Ana", "user", text, time_us, 0)))
@@ -235,6 +266,7 @@ class ShardMachine(RuleBasedStateMachine):
     def flush(self) -> None:
         self.shard.flush()
         for reference in self.users.values():
+            reference.command()
             for session in sorted(reference.live):
                 reference.look(session, closes_tail=True)
 

@@ -25,8 +25,8 @@ LIMITS = Limits(max_buffer_tokens=100)
 
 
 def run(stimuli: list[Stimulus], state: Progress | None = None) -> Decision:
-    """Count stimuli that start no maintenance, up to the last one."""
-    decision = Decision(state or Progress())
+    """Count stimuli that start no maintenance, up to the last one, for a user whose time has begun."""
+    decision = Decision(state or Progress(watermark_us=0))
     for stimulus in stimuli:
         decision = decide(decision.state, stimulus, LIMITS)
     return decision
@@ -86,7 +86,7 @@ def test_an_advancing_turn_ends_a_session_that_came_late() -> None:
 
 
 def test_overflow_is_asked_again_each_quarter_and_forced_at_twice_the_limit() -> None:
-    state = Progress()
+    state = Progress(watermark_us=0)
     asked: list[tuple[int, bool]] = []
     for seq in range(1, 60):
         decision = decide(state, Arrival(seq, "s", seq, 5), LIMITS)
@@ -131,24 +131,76 @@ def test_a_closed_gate_or_a_counted_stimulus_is_the_callers_fault() -> None:
         decide(opened, Flush(2), LIMITS)
 
 
+DAY = 24 * 60 * MINUTE
+FUTURE = Arrival(1, "s", 10 * DAY, 3)
+
+
+def test_a_jump_waits_for_the_next_stimulus() -> None:
+    for watermark in (0, None):
+        before = Progress(watermark)
+        assert decide(before, FUTURE, LIMITS) == Decision(before, counted=False)
+    assert decide(Progress(9 * DAY), FUTURE, LIMITS).counted, "a day is no jump"
+
+
+@pytest.mark.parametrize("watermark", [0, None])
+@pytest.mark.parametrize(("days", "borne_out"), [(9, True), (10, True), (400, True), (8, False), (0, False)])
+def test_the_next_turn_bears_a_jump_out_or_not(watermark: int | None, days: int, borne_out: bool) -> None:
+    decision = decide(Progress(watermark), FUTURE, LIMITS, Arrival(2, "s", days * DAY, 1))
+    assert decision.counted
+    if borne_out:
+        assert decision.tasks == ()
+        assert decision.state.watermark_us == FUTURE.time_us
+    else:
+        assert decision.tasks == (TaskRequest("s", Trigger.AHEAD, closes_tail=True, alone=True),)
+        assert decision.state.watermark_us == watermark
+
+
+def test_a_turn_that_is_set_aside_leaves_its_buffer_as_it_was() -> None:
+    held = run([Arrival(1, "s", MINUTE, 10)]).state
+    aside = decide(held, Arrival(2, "s", 10 * DAY, 3), LIMITS, Arrival(3, "s", 2 * MINUTE, 1))
+    after = applied(aside.state, "s", events=1, tokens=3, limits=LIMITS)
+    assert after == held._replace(counted_seq=2)
+
+
+def test_a_command_bears_nothing_out_but_a_first_turn_is_let_be() -> None:
+    for command in (Flush(2), SessionEnd(2, "s")):
+        aside = decide(Progress(0), FUTURE, LIMITS, command)
+        assert [task.trigger for task in aside.tasks] == [Trigger.AHEAD]
+        first = decide(Progress(), FUTURE, LIMITS, command)
+        assert (first.counted, first.tasks, first.state.watermark_us) == (True, (), None)
+
+
+def test_a_jump_that_is_borne_out_ends_the_old_session_first() -> None:
+    old = run([Arrival(1, "s", 0, 10)]).state
+    turn, following = Arrival(2, "s", 10 * DAY, 3), Arrival(3, "s", 10 * DAY + MINUTE, 3)
+    ended = decide(old, turn, LIMITS, following)
+    assert (ended.counted, ended.tasks) == (False, (TaskRequest("s", Trigger.SESSION_END, closes_tail=True),))
+    after = applied(ended.state, "s", events=1, tokens=10, limits=LIMITS)
+    again = decide(after, turn, LIMITS, following)
+    assert (again.counted, again.tasks, again.state.watermark_us) == (True, (), 10 * DAY)
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 300), st.integers(1, 60)), max_size=60))
 def test_buffers_always_add_up(turns: list[tuple[str, int, int]]) -> None:
     """Whatever arrives, counted events are in a buffer or were taken by a task, and the gate opens again."""
+    stimuli = [
+        Arrival(seq, session, quarter * 15 * MINUTE, tokens)
+        for seq, (session, quarter, tokens) in enumerate(turns, start=1)
+    ]
     state = Progress()
     taken = counted = 0
-    for seq, (session, minute, tokens) in enumerate(turns, start=1):
-        stimulus = Arrival(seq, session, minute * MINUTE, tokens)
+    for at, stimulus in enumerate(stimuli):
+        following = stimuli[at + 1] if at + 1 < len(stimuli) else Flush(len(stimuli) + 1)
         for _ in range(10):
-            decision = decide(state, stimulus, LIMITS)
+            decision = decide(state, stimulus, LIMITS, following)
             state = decision.state
             counted += decision.counted
             for task in decision.tasks:
                 buffer = state.buffers[task.session_id]
-                events = buffer.events if task.closes_tail else 0
+                events = 1 if task.alone else buffer.events if task.closes_tail else 0
                 taken += events
-                state = applied(
-                    state, task.session_id, events=events, tokens=buffer.tokens if events else 0, limits=LIMITS
-                )
+                tokens = stimulus.tokens if task.alone else buffer.tokens if task.closes_tail else 0
+                state = applied(state, task.session_id, events=events, tokens=tokens, limits=LIMITS)
             assert state.open_tasks == 0
             if decision.counted:
                 break
