@@ -2,7 +2,7 @@
 
 Every gap between two events gets log-odds of a boundary: a weighted sum of what the
 vectors say (windows of 1, 2 and 4 events, Hearst's depth), of the words that both
-sides share, and of the cues of the turns around it (`discourse.py`). Gaps between a
+sides share (`cohesion.py`), and of the cues of the turns around it (`discourse.py`). Gaps between a
 question and its answer, or an action and its observation, are bound. A gap is cut
 when its log-odds pass an absolute floor and stand out of their buffer.
 docs/design/boundaries.md has the evidence.
@@ -19,21 +19,19 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from .cohesion import MEASURES, Floats, cohesion
 from .discourse import CLOSING, CUES, DESCRIPTIONS, OPENING, Cue, Reading, read
 from .model import Cut, Event, Kind
 
-Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-WINDOWS = (1, 2, 4)
-_REACH = 4
-_NO_LENGTH = 1e-9
+_DEPTH = MEASURES.index("depth")
 _LONGEST_TURN_WORDS = 40
 _CUE_BITS = np.array([int(cue) for cue in CUES], dtype=np.int64)
 _ASKS, _OPENS, _REACTS = int(Cue.QUESTION), int(OPENING), int(Cue.REACTION)
 _CLOSING_WORDS = [(int(cue), DESCRIPTIONS[cue]) for cue in CUES if cue & CLOSING]
 _OPENING_WORDS = [(int(cue), DESCRIPTIONS[cue]) for cue in CUES if cue & OPENING]
-_SILENT = Reading(0, 0, frozenset())
+_SILENT = Reading(0, 0, ())
 
 COHESION_WEIGHTS: Mapping[str, float] = MappingProxyType(
     {
@@ -46,7 +44,7 @@ COHESION_WEIGHTS: Mapping[str, float] = MappingProxyType(
         "shared_terms_4": -4.6,
     }
 )
-"""Log-odds per unit of what vectors and words say; `TextTiling.cohesion` names the measures."""
+"""Log-odds per unit of what vectors and words say; `cohesion.MEASURES` explains the measures."""
 
 CUE_WEIGHTS: Mapping[tuple[int, Cue], float] = MappingProxyType(
     {
@@ -121,9 +119,14 @@ class TextTiling:
 
     def __init__(self, settings: TextTilingSettings | None = None) -> None:
         self.settings = settings or TextTilingSettings()
-        self._cue_table = np.zeros((len(CUES), 4))
+        self._cohesion_weights = np.zeros((len(MEASURES), 1))
+        for measure, weight in self.settings.cohesion_weights.items():
+            self._cohesion_weights[MEASURES.index(measure)] = weight
+        by_cue = np.zeros((len(CUES), 4))
         for (offset, cue), weight in self.settings.cue_weights.items():
-            self._cue_table[CUES.index(cue), offset + 2] = weight
+            by_cue[CUES.index(cue), offset + 2] = weight
+        # A row for each set of cues, as the bits of `Reading.cues`; a column for each offset from the gap.
+        self._cue_odds = ((np.arange(2 ** len(CUES))[:, None] & _CUE_BITS) != 0) @ by_cue
 
     def boundaries(self, events: Sequence[Event], vectors: NDArray[np.float32], *, force: bool) -> list[Cut]:
         """Return cuts in increasing order, `0 < index < len(events)`.
@@ -137,8 +140,9 @@ class TextTiling:
         if len(events) < 2:
             return []
         readings = [read(event.text) if event.kind == Kind.UTTERANCE else _SILENT for event in events]
-        cohesion = self.cohesion(events, vectors, readings)
-        odds = self.odds(events, readings, cohesion)
+        terms = [reading.terms for reading in readings]
+        measures = cohesion(events, vectors, terms, self.settings.mean_shrinkage)
+        odds = self.odds(events, readings, measures)
         admissible = self._admissible(events, readings, odds)
         chosen = self._choose(odds, admissible)
         # A forced cut closes a quarter at least: one event less, and the next few turns would force again,
@@ -149,30 +153,13 @@ class TextTiling:
             held = next(gaps for gaps in (admissible & enough, loose & enough, enough) if gaps.any())
             candidates = np.flatnonzero(held)
             chosen = np.append(chosen, candidates[int(np.argmax(odds[candidates]))])
-        return [Cut(int(gap) + 1, _sigmoid(float(odds[gap])), _reason(readings, cohesion, int(gap))) for gap in chosen]
+        return [Cut(int(gap) + 1, _sigmoid(float(odds[gap])), _reason(readings, measures, int(gap))) for gap in chosen]
 
-    def cohesion(
-        self, events: Sequence[Event], vectors: NDArray[np.float32], readings: Sequence[Reading]
-    ) -> dict[str, Floats]:
-        """What holds the two sides of each gap together, one value per gap and measure.
-
-        `similarity_w`: cosine of the w events before and after. `depth`: how far that lies
-        below the peaks beside it, mean over the windows. `link`: best cosine of the two
-        events after with the four before. `ahead`: of the first event after with the three
-        that follow it.
-        `shared_terms_w`: share of the lighter side's terms, weighted by rarity, that both have.
-        """
-        gram = _gram(events, vectors, self.settings.mean_shrinkage)
-        return _similarities(gram) | _links(gram) | _shared_terms(readings)
-
-    def odds(self, events: Sequence[Event], readings: Sequence[Reading], cohesion: Mapping[str, Floats]) -> Floats:
-        """Log-odds of a boundary at each gap, `(len(events) - 1,)`."""
+    def odds(self, events: Sequence[Event], readings: Sequence[Reading], measures: Floats) -> Floats:
+        """Log-odds of a boundary at each gap, `(len(events) - 1,)`; `measures` is what `cohesion` returns."""
         settings = self.settings
-        odds = np.full(len(events) - 1, settings.bias)
-        for measure, weight in settings.cohesion_weights.items():
-            odds += weight * cohesion[measure]
-        cues = np.array([reading.cues for reading in readings], dtype=np.int64)
-        said = ((cues[:, None] & _CUE_BITS) != 0) @ self._cue_table
+        odds: Floats = np.add.reduce(self._cohesion_weights * measures, axis=0, initial=settings.bias)
+        said = self._cue_odds[[reading.cues for reading in readings]]
         odds += said[:-1, 1] + said[1:, 2]
         odds[1:] += said[:-2, 0]
         odds[:-1] += said[2:, 3]
@@ -183,124 +170,40 @@ class TextTiling:
     def _admissible(self, events: Sequence[Event], readings: Sequence[Reading], odds: Floats) -> Flags:
         """Gaps that may be cut: not inside question and answer, not inside a tool call."""
         admissible = ~_tool_gaps(events)
-        asker, waited = None, 0
-        for gap in range(len(odds)):
-            if readings[gap].cues & _ASKS:
-                asker, waited = events[gap].speaker, 0
-            if asker is None:
-                continue
-            following = events[gap + 1]
-            reading = readings[gap + 1].cues
-            answers = following.kind == Kind.UTTERANCE and following.speaker != asker
-            elsewhere = reading & _OPENS and not reading & _REACTS
-            if not (answers and elsewhere and odds[gap] >= self.settings.unanswered_floor):
-                admissible[gap] = False
-            waited += 1
-            if answers or waited >= self.settings.longest_wait:
-                asker = None
+        asking = [gap for gap in range(len(odds)) if readings[gap].cues & _ASKS]
+        for asked, asked_next in itertools.pairwise([*asking, len(odds)]):
+            asker = events[asked].speaker
+            for gap in range(asked, min(asked_next, asked + max(self.settings.longest_wait, 1))):
+                following = events[gap + 1]
+                reading = readings[gap + 1].cues
+                answers = following.kind == Kind.UTTERANCE and following.speaker != asker
+                elsewhere = reading & _OPENS and not reading & _REACTS
+                if not (answers and elsewhere and odds[gap] >= self.settings.unanswered_floor):
+                    admissible[gap] = False
+                if answers:
+                    break
         return admissible
 
     def _choose(self, odds: Floats, admissible: Flags) -> NDArray[np.intp]:
-        threshold = max(self.settings.floor, float(odds.mean()) + self.settings.deviations * float(odds.std()))
+        # As odds.mean() and odds.std(), which take longer to get going than to add up a short buffer.
+        mean = float(odds.sum()) / len(odds)
+        deviation = math.sqrt(float(np.square(odds - mean).sum()) / len(odds))
+        threshold = max(self.settings.floor, mean + self.settings.deviations * deviation)
         return np.flatnonzero(admissible & (odds >= threshold) & (odds > self.settings.floor))
 
 
-def _gram(events: Sequence[Event], vectors: NDArray[np.float32], shrinkage: float) -> Floats:
-    """Inner products of the vectors less their speaker's (shrunken) mean in the buffer."""
-    places: dict[str, int] = {}
-    speakers = np.array([places.setdefault(event.speaker, len(places)) for event in events])
-    member = (speakers == np.arange(len(places))[:, None]).astype(np.float32)
-    plain = np.asarray(vectors, dtype=np.float32)
-    means = (member @ plain) / (member.sum(axis=1, keepdims=True) + np.float32(shrinkage))
-    centred = plain - means[speakers]
-    gram: Floats = (centred @ centred.T).astype(np.float64)
-    return gram
-
-
-def _similarities(gram: Floats) -> dict[str, Floats]:
-    """Cosines of the windows' sums, from an integral image of the inner products."""
-    count = len(gram)
-    image = np.zeros((count + 1, count + 1))
-    image[1:, 1:] = gram.cumsum(axis=0).cumsum(axis=1)
-    diagonal = image.diagonal()
-    middle = np.arange(1, count)
-    at_middle = diagonal[middle]
-    measures: dict[str, Floats] = {}
-    depth = np.zeros(count - 1)
-    for window in WINDOWS:
-        first, last = np.maximum(middle - window, 0), np.minimum(middle + window, count)
-        first_middle, first_last, middle_last = image[first, middle], image[first, last], image[middle, last]
-        across = first_middle + middle_last - at_middle - first_last
-        before = at_middle - 2 * first_middle + diagonal[first]
-        after = diagonal[last] - 2 * middle_last + at_middle
-        similarity = across / np.sqrt(np.maximum(before, _NO_LENGTH) * np.maximum(after, _NO_LENGTH))
-        measures[f"similarity_{window}"] = similarity = np.clip(similarity, -1.0, 1.0)
-        depth += _climb(similarity) + _climb(similarity[::-1])[::-1] - 2 * similarity
-    measures["depth"] = depth / len(WINDOWS)
-    return measures
-
-
-def _climb(heights: Floats) -> Floats:
-    """The peak that is reached from each place by climbing to the left."""
-    peaks = heights.tolist()
-    below = math.inf
-    for at, height in enumerate(peaks):
-        if at and below >= height:
-            peaks[at] = peaks[at - 1]
-        below = height
-    return np.array(peaks)
-
-
-def _links(gram: Floats) -> dict[str, Floats]:
-    count = len(gram)
-    scale = 1.0 / np.sqrt(np.maximum(gram.diagonal(), _NO_LENGTH))
-    cosine = np.full((count + 2 * _REACH, count + 2 * _REACH), -1.0)
-    cosine[_REACH:-_REACH, _REACH:-_REACH] = gram * scale * scale[:, None]
-    first = np.arange(1, count) + _REACH
-    back = first[:, None] - np.arange(1, _REACH + 1)
-    opening = cosine[first[:, None], back]
-    second = cosine[first[:, None] + 1, back]
-    ahead = cosine[first[:, None], first[:, None] + np.arange(1, _REACH)].max(axis=1)
-    ahead[-1] = 0.0
-    return {"link": np.maximum(opening, second).max(axis=1), "ahead": ahead}
-
-
-def _shared_terms(readings: Sequence[Reading]) -> dict[str, Floats]:
-    """Overlap of the terms of 2 and 4 events on both sides of each gap, by rarity in the buffer."""
-    count = len(readings)
-    columns: dict[str, int] = {}
-    rows: list[int] = []
-    places: list[int] = []
-    for row, reading in enumerate(readings):
-        for term in reading.terms:
-            rows.append(row)
-            places.append(columns.setdefault(term, len(columns)))
-    present = np.zeros((count + 2 * _REACH, len(columns)), dtype=np.float32)
-    present[np.array(rows, dtype=np.intp) + _REACH, np.array(places, dtype=np.intp)] = 1.0
-    rarity = np.log1p(count / np.maximum(present.sum(axis=0), 1.0))
-    measures: dict[str, Floats] = {}
-    window = np.maximum(present[:-1], present[1:])
-    for width in (2, 4):
-        if width == 4:
-            window = np.maximum(window[:-2], window[2:])
-        before = window[_REACH - width + 1 : _REACH - width + count]
-        after = window[_REACH + 1 : _REACH + count]
-        shared = np.minimum(before, after) @ rarity
-        lighter = np.minimum(before @ rarity, after @ rarity)
-        measures[f"shared_terms_{width}"] = (shared / np.maximum(lighter, 1e-9)).astype(np.float64)
-    return measures
-
-
-def _initiative(events: Sequence[Event]) -> Floats:
-    """+0.5 where the user's turn opens, -0.5 where another's does; 0 among peers."""
-    user = np.array([event.role == "user" for event in events[1:]], dtype=np.float64)
-    mixed = len({event.role == "user" for event in events if event.kind == Kind.UTTERANCE}) == 2
-    return user - 0.5 if mixed else np.zeros(len(user))
+def _initiative(events: Sequence[Event]) -> Floats | float:
+    """+0.5 where the user's turn opens, -0.5 where another's does, `(len(events) - 1,)`; 0 among peers."""
+    users = [event.role == "user" for event in events]
+    mixed = len({user for user, event in zip(users, events, strict=True) if event.kind == Kind.UTTERANCE}) == 2
+    return np.array(users[1:]) - 0.5 if mixed else 0.0
 
 
 def _tool_gaps(events: Sequence[Event]) -> Flags:
     """Gaps inside one step of an agent: before an observation, and from thought to action."""
     kinds = [event.kind for event in events]
+    if all(kind == Kind.UTTERANCE for kind in kinds):
+        return np.zeros(len(kinds) - 1, dtype=np.bool_)
     acting = (Kind.ACTION, Kind.OBSERVATION, Kind.THOUGHT)
     return np.array(
         [
@@ -315,8 +218,8 @@ def _sigmoid(odds: float) -> float:
     return 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, odds))))
 
 
-def _reason(readings: Sequence[Reading], cohesion: Mapping[str, Floats], gap: int) -> str:
-    parts = [f"topic shift {cohesion['depth'][gap] / 2:.2f} below its neighbours"]
+def _reason(readings: Sequence[Reading], measures: Floats, gap: int) -> str:
+    parts = [f"topic shift {measures[_DEPTH, gap] / 2:.2f} below its neighbours"]
     closing = [name for cue, name in _CLOSING_WORDS if readings[gap].cues & cue]
     opening = [name for cue, name in _OPENING_WORDS if readings[gap + 1].cues & cue]
     if closing:

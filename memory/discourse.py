@@ -6,15 +6,16 @@ an enquiry or a marker ("by the way"); a turn that only reacts, or leans on what
 said ("it", "that one"), goes on. The lists are general English and Chinese: nothing
 in them names a domain, a person or a data set.
 
-Reading a turn costs a few microseconds: a pattern that must be searched for is only
-tried when one of its words is there.
+Reading a turn costs a few microseconds: what is said at its start is one match, and a
+pattern that must be searched for is only tried when one of its words is there.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntFlag
+from itertools import compress
+from typing import NamedTuple
 
 from .text import fold, is_han, stem, terms
 
@@ -55,20 +56,19 @@ DESCRIPTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """A turn as the detector sees it.
 
     Attributes:
         cues: bits of `Cue`. QUESTION means one that waits for an answer: the turn's
             last question, unless that is an OFFER ("Anything else?").
         words: its length; a CJK character counts as two thirds of a word.
-        terms: its content terms, without function words.
+        terms: its distinct content terms, without function words, each as its hash.
     """
 
     cues: int
     words: int
-    terms: frozenset[str]
+    terms: tuple[int, ...]
 
 
 def _words(line: str) -> frozenset[str]:
@@ -117,8 +117,15 @@ _REACTION = re.compile(
     r"|but|because|or|just|how about|what about|the (?:first|second|last|former|latter)|me too"
     r"|i (?:do|don't|am|see|agree|think so))\b|是的?|对(?!了)|好的?|嗯|不|没|可以|行|当然|哦|噢|那|这|谢谢|抱歉|哈)"
 )
-_STARTS = ((_GREETING, int(Cue.GREETING)), (_MARKER, int(Cue.MARKER)), (_REACTION, int(Cue.REACTION)))
-_OPENS = ((_NEED, int(Cue.NEED)), (_REQUEST, int(Cue.REQUEST)), (_ENQUIRY, int(Cue.ENQUIRY)))
+_BEGINNING = re.compile(
+    "".join(f"(?=({pattern.pattern})?)" for pattern in (_GREETING, _MARKER, _REACTION))
+    + _LEAD.pattern
+    + "".join(f"(?=({pattern.pattern})?)" for pattern in (_NEED, _REQUEST, _ENQUIRY))
+)
+"""Matches any turn, as far as its lead goes. Its groups stand for `_BEGINNING_CUES`: three before the lead, three after."""
+_BEGINNING_CUES = tuple(
+    map(int, (Cue.GREETING, Cue.MARKER, Cue.REACTION, Cue.NEED, Cue.REQUEST, Cue.ENQUIRY)),
+)
 _THANKS = int(Cue.THANKS)
 _ANAPHORA = int(Cue.ANAPHORA)
 _ASKS = int(Cue.QUESTION)
@@ -164,6 +171,7 @@ _OFFER = re.compile(
     r"|(?:further|more|other|additional) (?:help|assistance|question|request|information|need|service)"
     r"|(?:will|would) that be all\b|is that (?:all|everything)\b)"
 )
+_TRIGGERS = _THANKS_WORDS | _FAREWELL_WORDS | _WELCOME_WORDS | _DONE_WORDS | _OFFER_WORDS
 _SEARCHED = (
     (_FAREWELL_WORDS, _FAREWELL.search, int(Cue.FAREWELL)),
     (_WELCOME_WORDS, _WELCOME.search, int(Cue.WELCOME)),
@@ -194,8 +202,11 @@ _UNMARKED_QUESTION = re.compile(r"(?:what|when|where|who|which|how|why|is|are|do
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]")
 _SENTENCE = re.compile(r"[^.!?。！？\n]+")
 _WORD = re.compile(r"[^\W_]+(?:'[a-z]+)?")
-_ASCII_WORD = re.compile(r"[a-z0-9']+")
+_ASCII_WORDS = bytes(ord(chr(at).lower()) if chr(at).isalnum() or chr(at) == "'" else 32 for at in range(128))
+_ASCII_WORDS += bytes(128)
 _LEANING_WORDS = 12
+_MAX_CACHED = 65_536
+_MAX_CACHED_LENGTH = 40
 _FUNCTION_WORDS = _words(
     "a an the i you he she it we they me him her us them my your his its our their mine yours this that these those is am"
     " are was were be been being do does did done have has had having can could will would shall should may might must to"
@@ -206,53 +217,68 @@ _FUNCTION_WORDS = _words(
 )
 
 
+class _ContentTerms(dict[str, int | None]):
+    """Words and the hashes of their stems, None for function words; starts afresh when full."""
+
+    def __missing__(self, word: str) -> int | None:
+        term = None if word in _FUNCTION_WORDS else hash(stem(word))
+        if len(word) <= _MAX_CACHED_LENGTH:
+            if len(self) >= _MAX_CACHED:
+                self.clear()
+            self[word] = term
+        return term
+
+
+_CONTENT_TERMS = _ContentTerms()
+
+
 def read(text: str) -> Reading:
     """Read the cues, the length and the content terms of one turn."""
+    if text.isascii():
+        words = text.encode().translate(_ASCII_WORDS).decode().split()
+        return Reading(_english_cues(text.lower(), words), len(words), _content(words))
     folded = fold(text)
     if folded.isascii():
-        words = _ASCII_WORD.findall(folded)
-        return Reading(_english_cues(folded, words), len(words), _content(words))
+        return read(folded)
     folded = folded.replace("’", "'")
     words = _WORD.findall(folded)
     cjk = len(_CJK.findall(folded))
     cues = _english_cues(folded, words)
-    if cjk:
-        cues |= _chinese_cues(folded)
-    length = len(words) if not cjk else sum(not is_han(word) for word in words) + (2 * cjk + 2) // 3
-    content = frozenset(terms(folded)) - _FUNCTION_WORDS if cjk else _content(words)
-    return Reading(cues, length, content)
+    if not cjk:
+        return Reading(cues, len(words), _content(words))
+    cues |= _chinese_cues(folded)
+    length = sum(not is_han(word) for word in words) + (2 * cjk + 2) // 3
+    return Reading(cues, length, tuple(map(hash, set(terms(folded)) - _FUNCTION_WORDS)))
 
 
-def _content(words: list[str]) -> frozenset[str]:
-    return frozenset(map(stem, set(words) - _FUNCTION_WORDS))
+def _content(words: list[str]) -> tuple[int, ...]:
+    content = set(map(_CONTENT_TERMS.__getitem__, words))
+    content.discard(None)
+    return tuple(content)  # type: ignore[arg-type]  # None is gone
 
 
 def _english_cues(folded: str, words: list[str]) -> int:
     """Cues at the start of a turn (both languages) and English ones inside it."""
-    cues = 0
-    for pattern, cue in _STARTS:
-        if pattern.match(folded):
-            cues |= cue
-    lead = _LEAD.match(folded)
-    start = lead.end() if lead else 0
-    for pattern, cue in _OPENS:
-        if pattern.match(folded, start):
-            cues |= cue
-    if not _THANKS_WORDS.isdisjoint(words):
-        cues |= _THANKS
+    beginning = _BEGINNING.match(folded)
+    assert beginning is not None
+    cues = sum(compress(_BEGINNING_CUES, beginning.groups()))
     if not _PRONOUNS.isdisjoint(words[:_LEANING_WORDS]):
         cues |= _ANAPHORA
-    for triggers, search, cue in _SEARCHED:
-        if not triggers.isdisjoint(words) and search(folded):
-            cues |= cue
-    may_offer = not _OFFER_WORDS.isdisjoint(words)
+    found = _TRIGGERS.intersection(words)
+    if found:
+        if not _THANKS_WORDS.isdisjoint(found):
+            cues |= _THANKS
+        for triggers, search, cue in _SEARCHED:
+            if not triggers.isdisjoint(found) and search(folded):
+                cues |= cue
+    may_offer = not _OFFER_WORDS.isdisjoint(found)
     if "?" in folded:
         asked = _last_question(folded)
         offers = (may_offer and _OFFER.search(asked)) or (not asked.isascii() and _OFFER_CHINESE.search(asked))
         return cues | (_OFFERS if offers else _ASKS)
     if may_offer and _OFFER.search(folded):
         return cues | _OFFERS
-    if cues & _ENQUIRES and _UNMARKED_QUESTION.match(folded, start):
+    if cues & _ENQUIRES and _UNMARKED_QUESTION.match(folded, beginning.end()):
         cues |= _ASKS
     return cues
 

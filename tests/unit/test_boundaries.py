@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.segmentation import boundary_f1, half_segment, pk, window_diff
 from raygam.memory.boundaries import TextTiling, TextTilingSettings
+from raygam.memory.cohesion import MEASURES, cohesion
 from raygam.memory.discourse import Cue, read
 from raygam.memory.model import Cut, Event, Kind, User
 
@@ -237,6 +238,63 @@ def test_any_buffer(turns: list[tuple[str, str, Kind]], seed: int, scale: float,
     assert found == cuts(events, vectors, force)
     if force and len(events) >= 2:
         assert found
+
+
+@settings(deadline=None)
+@given(
+    terms=st.lists(st.sets(st.integers(0, 9), max_size=5), min_size=2, max_size=14),
+    seed=st.integers(0, 2**16),
+)
+def test_measures_by_hand(terms: list[set[int]], seed: int) -> None:
+    events = [event(at, "", ("user", "assistant")[seed >> at & 1]) for at in range(len(terms))]
+    vectors = np.random.default_rng(seed).normal(size=(len(events), 8)).astype(np.float32)
+    found = dict(zip(MEASURES, cohesion(events, vectors, list(map(tuple, terms)), 4.0), strict=True))
+    rows = vectors.astype(np.float64)
+    for speaker in {turn.speaker for turn in events}:
+        own = [turn.speaker == speaker for turn in events]
+        rows[own] -= vectors[own].sum(axis=0) / (sum(own) + 4.0)
+    rarity = [float(np.log1p(len(terms) / max(1, sum(term in said for said in terms)))) for term in range(10)]
+
+    def cosine(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+        return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+
+    def weigh(said: set[int]) -> float:
+        return sum(rarity[term] for term in said)
+
+    depth = np.zeros(len(events) - 1)
+    for width in (1, 2, 4):
+        wanted = [
+            cosine(rows[max(0, at - width) : at].sum(axis=0), rows[at : at + width].sum(axis=0))
+            for at in range(1, len(events))
+        ]
+        assert found[f"similarity_{width}"] == pytest.approx(wanted, abs=1e-3)
+        for gap, height in enumerate(wanted):
+            for way in (wanted[: gap + 1][::-1], wanted[gap:]):
+                climbed = next((at for at in range(len(way) - 1) if way[at + 1] < way[at]), len(way) - 1)
+                depth[gap] += (way[climbed] - height) / 3
+    assert found["depth"] == pytest.approx(depth, abs=3e-3)
+    for gap, at in enumerate(range(1, len(events))):
+        link = max(
+            cosine(rows[a], rows[b]) for a in range(at, min(at + 2, len(events))) for b in range(max(0, at - 4), at)
+        )
+        assert found["link"][gap] == pytest.approx(link, abs=1e-3)
+        ahead = max((cosine(rows[at], row) for row in rows[at + 1 : at + 4]), default=0.0)
+        assert found["ahead"][gap] == pytest.approx(ahead, abs=1e-3)
+        for width in (2, 4):
+            before, after = set().union(*terms[max(0, at - width) : at]), set().union(*terms[at : at + width])
+            lighter = min(weigh(before), weigh(after))
+            share = weigh(before & after) / lighter if lighter else 0.0
+            assert found[f"shared_terms_{width}"][gap] == pytest.approx(share, abs=1e-6)
+
+
+def test_a_reading_is_the_same_in_any_case_and_in_full_width() -> None:
+    assert read("OK, booked it").terms == read("ok booked IT").terms == read("ＯＫ，ｂｏｏｋｅｄ　ｉｔ").terms
+    assert read("").terms == ()
+
+
+def test_a_measure_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="tuple"):
+        TextTiling(TextTilingSettings(cohesion_weights={"warmth": 1.0}))
 
 
 def test_pk_and_window_diff_by_hand() -> None:
