@@ -129,8 +129,8 @@ class SqliteWriter:
         users = {owner: user for user, owner in owners.items()}
         return {(users[owner], message_id) for owner, message_id in found}
 
-    def load(self, users: Sequence[User]) -> dict[User, StoredUser]:
-        """Those of the users that are stored, whole; five statements for all of them.
+    def load(self, users: Sequence[User], *, whole: bool = True) -> dict[User, StoredUser]:
+        """Those of the users that are stored, or their rows alone; five statements for all of them.
 
         Raises:
             Fenced: another engine has the partition, and these may be its writes.
@@ -143,8 +143,9 @@ class SqliteWriter:
                 return {}
             owners = (rows.encode([row[0] for row in found]),)
             buffers = rows.group_buffers(self._connection.execute(statements.READ_BUFFERS, owners))
-            buffered = rows.group_buffered(self._connection.execute(statements.READ_BUFFERED, owners))
-            uncounted = self._connection.execute(statements.READ_UNCOUNTED_COMMANDS, owners).fetchall()
+            reads = (statements.READ_BUFFERED, statements.READ_UNCOUNTED_COMMANDS) if whole else ()
+            turns, uncounted = [self._connection.execute(read, owners).fetchall() for read in reads] or ([], [])
+        buffered = rows.group_buffered(turns)
         commands: dict[int, list[CommandRow]] = {}
         loaded: dict[User, StoredUser] = {}
         names = {row[0]: User(row[1], row[2]) for row in found}

@@ -140,7 +140,7 @@ def main(
     """Measure the ingest path; ratios come from the same run."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     runtime.tune_collector()  # as `raygam run` does
-    settings = read_settings(embedder=embedder, max_open_tasks=10_000_000)
+    settings = read_settings(embedder=embedder, max_open_tasks=10_000_000, max_waiting_turns=10_000_000)
     results = Results("ingest", seed)
     params = {"turns": turns, "users": users, "embedder": embedder, "cores": cores}
     fast: list[float] = []

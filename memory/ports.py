@@ -151,8 +151,8 @@ class Ledger(Protocol):
 class ShardReader(Protocol):
     """What the shard reads back of its own partition, on the writer's connection."""
 
-    def load(self, users: Sequence[User]) -> dict[User, StoredUser]:
-        """Those of the users that are stored, whole.
+    def load(self, users: Sequence[User], *, whole: bool = True) -> dict[User, StoredUser]:
+        """Those of the users that are stored, whole or without their turns and commands.
 
         Raises:
             Fenced: a newer epoch has opened the partition, and these may be its writes.

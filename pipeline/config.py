@@ -62,6 +62,7 @@ class Settings(BaseSettings):
     max_attempts: int = Field(5, ge=1, description="leases of a task before it is parked *")
     max_open_tasks: int = Field(2000, ge=1, description="reading waits while more tasks are open *")
 
+    max_waiting_turns: int = Field(100_000, ge=1, description="reading waits while more turns are behind open tasks *")
     max_resident_users: int = Field(2048, ge=1, description="users a partition's writer holds in memory *")
     max_viewed_users: int = Field(256, ge=1, description="users whose graphs stay in memory for queries *")
     index_bytes: int = Field(256 * 1024 * 1024, ge=1, description="vectors held in memory for queries *")

@@ -34,6 +34,7 @@ class Engine:
         workers: threads of the slow path; with 0, `drain` works in the caller's thread.
         worker_group: tasks applied together.
         max_open_tasks: `apply` waits while more tasks are open (back-pressure).
+        max_waiting_turns: and while more turns wait, in memory, for open tasks of their users.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class Engine:
         workers: int = 1,
         worker_group: int = 32,
         max_open_tasks: int = 2000,
+        max_waiting_turns: int = 100_000,
     ) -> None:
         self.intake = intake
         self.models = models
         self._store = store
         self._max_open_tasks = max_open_tasks
+        self._max_waiting_turns = max_waiting_turns
         self._changed = threading.Condition()
         self._signals = 0
         self._stopping = False
@@ -118,7 +121,7 @@ class Engine:
             Retryable: the workers go on, but keep failing (a full disk, say).
             RaygamError: a worker met an error that it could not get over, or the engine is closed.
         """
-        self._wait_until(0, on_progress)
+        self._wait_until(lambda left: not left, on_progress)
 
     def close(self) -> None:
         """Stop the workers after their present group, and close the store. Tasks stay for the next opening."""
@@ -138,10 +141,17 @@ class Engine:
     def _wait_for_workers(self) -> None:
         with self._changed:
             self._refuse_closed()
-        if self.open_tasks() > self._max_open_tasks:
-            self._wait_until(self._max_open_tasks // 2, lambda left: None)
+        tasks, turns = self._max_open_tasks, self._max_waiting_turns
+        if self.open_tasks() > tasks or self._waiting_turns() > turns:
+            # No task left means no turn behind one: whoever waits here is never waiting for a person.
+            self._wait_until(
+                lambda left: not left or (left <= tasks // 2 and self._waiting_turns() <= turns // 2), lambda left: None
+            )
 
-    def _wait_until(self, enough: int, on_progress: Callable[[int], None]) -> None:
+    def _waiting_turns(self) -> int:
+        return sum(shard.waiting_turns() for shard in self._shards)
+
+    def _wait_until(self, enough: Callable[[int], bool], on_progress: Callable[[int], None]) -> None:
         while True:
             with self._changed:
                 seen = self._signals
@@ -149,7 +159,7 @@ class Engine:
                     raise self._failure
             left = self.open_tasks()
             on_progress(left)
-            if left <= enough:
+            if enough(left):
                 return
             with self._changed:
                 self._refuse_closed()

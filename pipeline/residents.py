@@ -35,7 +35,8 @@ class Resident:
     """One user's live buffers (its event progression graphs' nodes) and pending stimuli.
 
     `row` is the row as the ledger has it; `changed_row` makes the next one. `archived_until_us`
-    holds the ends of the archives of sessions with a live buffer.
+    holds the ends of the archives of sessions with a live buffer. One that is `on_disk` holds
+    no turns: its gate stays closed, so that its turns are written and not looked at.
     """
 
     row: UserRow
@@ -47,11 +48,13 @@ class Resident:
     buffers: dict[str, dict[int, BufferedEvent]] = field(default_factory=dict)
     uncounted: deque[tuple[Stimulus, BufferedEvent | None]] = field(default_factory=deque)
     archived_until_us: dict[str, int | None] = field(default_factory=dict)
+    on_disk: bool = False
 
     @classmethod
-    def load(cls, stored: StoredUser) -> Resident:
+    def load(cls, stored: StoredUser, *, on_disk: bool = False) -> Resident:
         """Build the working copy of a stored user."""
         resident = cls.of(stored.row)
+        resident.on_disk = on_disk
         counted = stored.row.progress.counted_seq
         pending: list[tuple[Stimulus, BufferedEvent | None]] = [(_command(row), None) for row in stored.commands]
         for event in stored.buffered:
@@ -77,18 +80,20 @@ class Resident:
 
     def arrive(self, event: BufferedEvent) -> None:
         """Take an event that was just given its `seq`."""
-        self.uncounted.append((_arrival(event), event))
+        if not self.on_disk:
+            self.uncounted.append((_arrival(event), event))
         self.last_seq = event.seq
         self.events += 1
 
     def command(self, row: CommandRow) -> None:
         """Take a recorded command that was just given its `seq`."""
-        self.uncounted.append((_command(row), None))
+        if not self.on_disk:
+            self.uncounted.append((_command(row), None))
         self.last_seq = row.seq
 
     def has_live_events(self) -> bool:
         """Whether a flush would have anything to close, now or once it is counted."""
-        return bool(self.buffers) or any(event is not None for _, event in self.uncounted)
+        return bool(self.progress.buffers) or any(event is not None for _, event in self.uncounted)
 
     def advance(self, limits: Limits, archived_until: Callable[[User, str], int | None]) -> list[TaskRow]:
         """Count stimuli until a task is wanted or none is left; return the tasks."""
@@ -169,33 +174,57 @@ class Resident:
 class Residents:
     """The users a shard holds in memory, the least recently used leaving first.
 
-    `capacity` bounds the users; what leaves is its rows in the ledger, nothing else.
+    `capacity` bounds the users; what leaves is its rows in the ledger, nothing else. Of users
+    that a parked task holds up only rows are held: their turns may wait for weeks.
     """
 
-    def __init__(self, reader: ShardReader, capacity: int) -> None:
+    def __init__(self, reader: ShardReader, capacity: int, is_parked: Callable[[User], bool]) -> None:
         self._reader = reader
         self._capacity = capacity
+        self._is_parked = is_parked
         self._held: OrderedDict[User, Resident] = OrderedDict()
+        self._taken: dict[User, Resident] = {}
+        self._waiting: dict[User, int] = {}  # turns behind open tasks, also of users that have left
 
     def __len__(self) -> int:
         return len(self._held)
 
     def take(self, users: Sequence[User]) -> dict[User, Resident]:
         """The residents of these users, loaded or made where they are missing."""
-        missing = [user for user in users if user not in self._held]
-        if missing:
-            stored = self._reader.load(missing)
-            for user in missing:
+        missing: tuple[list[User], list[User]] = ([], [])
+        for user in users:
+            held, parked = self._held.get(user), self._is_parked(user)
+            if held is None or held.on_disk != parked:
+                missing[parked].append(user)
+        for on_disk, wanted in enumerate(missing):
+            stored = self._reader.load(wanted, whole=not on_disk) if wanted else {}
+            for user in wanted:
                 found = stored.get(user)
-                self._held[user] = Resident.load(found) if found else Resident.of(UserRow(user, Progress()))
+                self._held[user] = (
+                    Resident.load(found, on_disk=bool(on_disk)) if found else Resident.of(UserRow(user, Progress()))
+                )
         taken = {}
         for user in users:
             self._held.move_to_end(user)
             taken[user] = self._held[user]
+        self._taken |= taken
         return taken
+
+    def waiting_turns(self) -> int:
+        """Turns that are counted only once workers have applied what is before them."""
+        for user in [user for user in self._waiting if self._is_parked(user)]:
+            del self._waiting[user]  # no worker will
+            self._held.pop(user, None)
+        return sum(self._waiting.values())
 
     def shrink(self) -> None:
         """Evict down to the capacity; called between transactions."""
+        for user, resident in self._taken.items():
+            if resident.uncounted and resident.progress.open_tasks:
+                self._waiting[user] = len(resident.uncounted)
+            else:
+                self._waiting.pop(user, None)
+        self._taken = {}
         while len(self._held) > self._capacity:
             self._held.popitem(last=False)
 

@@ -87,6 +87,7 @@ def open_engine(directory: Path, settings: Settings, *, workers: int | None = No
             workers=settings.workers if workers is None else workers,
             worker_group=settings.worker_group,
             max_open_tasks=settings.max_open_tasks,
+            max_waiting_turns=settings.max_waiting_turns,
         )
     except BaseException:
         store.close()

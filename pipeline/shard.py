@@ -125,6 +125,11 @@ class Shard:
             blocked = self._queue.blocked_by_parking()
             return len(self._queue) - blocked, blocked
 
+    def waiting_turns(self) -> int:
+        """Turns in memory behind tasks that workers will take; those behind parked ones are on disk."""
+        with self._lock:
+            return self._residents.waiting_turns()
+
     def ingest(self, batch: TurnBatch) -> Receipt:
         """Apply a batch in one transaction; what was applied before is skipped.
 
@@ -336,8 +341,8 @@ class Shard:
         self._stale = False
 
     def _recover(self, *, reopens_parked: bool = False) -> None:
-        self._residents = Residents(self._writer, self._settings.max_resident_users)
         self._queue = TaskQueue(self._writer.unfinished_tasks(), reopens_parked=reopens_parked)
+        self._residents = Residents(self._writer, self._settings.max_resident_users, self._queue.is_parked)
         self._positions = dict(self._writer.positions())
         self._next_seq = self._writer.counters()["seq"]
         self._stale = False

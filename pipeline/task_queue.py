@@ -95,6 +95,11 @@ class TaskQueue:
         self._replace(replace(task, status=status, error=error))
         self._refresh(task.user)
 
+    def is_parked(self, user: User) -> bool:
+        """Whether the user's first task is parked: nothing of the user goes on in this opening."""
+        tasks = self._waiting.get(user)
+        return bool(tasks) and tasks[0].status == TaskStatus.PARKED  # type: ignore[index]
+
     def counts(self) -> tuple[int, int]:
         """Tasks that will be worked on, and tasks that are parked."""
         parked = sum(task.status == TaskStatus.PARKED for tasks in self._waiting.values() for task in tasks)
