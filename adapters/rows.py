@@ -122,26 +122,18 @@ def event_vector_rows(events: Sequence[Event], owners: Sequence[int], vectors: N
 
 def to_event(user: User, row: Row) -> Event:
     """An event from the columns `seq … tokens, episode_id, dates, entities`."""
-    (seq, message_id, session_id, speaker, role, text, time_us, utc_offset_minutes, kind, origin) = row[:10]
-    (captions, metadata, tokens, episode_id, dates, entities) = row[10:]
-    return Event(
-        user,
-        seq,
-        message_id,
-        session_id,
-        speaker,
-        role,
-        text,
-        time_us,
-        utc_offset_minutes,
-        kind,
-        origin,
-        decode_strings(captions),
-        _mapping.decode(metadata) if metadata != EMPTY_MAPPING else {},
-        tokens,
-        episode_id,
-        decode_dates(dates),
-        decode_strings(entities),
+    captions, metadata, tokens, episode_id, dates, entities = row[10:]
+    return Event._make(
+        (
+            user,
+            *row[:10],
+            () if captions == EMPTY_LIST else _strings.decode(captions),
+            {} if metadata == EMPTY_MAPPING else _mapping.decode(metadata),
+            tokens,
+            episode_id,
+            () if dates == EMPTY_LIST else decode_dates(dates),
+            () if entities == EMPTY_LIST else _strings.decode(entities),
+        )
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Integer, bindparam, func, literal_column, select, union_all
+from typing import Any
+
+from sqlalchemy import ColumnElement, Integer, Text, bindparam, func, literal_column, select, union_all
 
 from .schema import (
     BESIDE_EVENTS,
@@ -20,6 +22,12 @@ from .schema import (
 )
 from .sqlite_connection import sql
 from .sqlite_statements import OWNER_OF_USER, USER_COLUMNS, json_each, number_of, of_user
+
+
+def text_at(values: Any, place: int) -> ColumnElement[str]:
+    """An entry of lists that are the values of a JSON list."""
+    return func.json_extract(values.c.value, literal_column(f"'$[{place}]'"), type_=Text())
+
 
 # One user's memory.
 
@@ -58,6 +66,25 @@ def _events_named() -> str:
 EVENTS_NAMED = _events_named()
 
 
+def _turns() -> str:
+    """Events of many users with their vectors; of each user `[tenant, user_id, [seq, …]]`."""
+    asked = json_each("asked")
+    of_owner = (owner.c.tenant == text_at(asked, 0)) & (owner.c.user_id == text_at(asked, 1))
+    named = func.json_each(asked.c.value, literal_column("'$[2]'")).table_valued("value", name="named")
+    seq = number_of(named)
+    found = (
+        asked.join(owner, of_owner)
+        .join(named, literal_column("1"))
+        .join(event, (event.c.owner == owner.c.owner) & (event.c.seq == seq))
+        .join(vector_log, vector_log.c.seq == seq * literal_column(str(EVENT_STEP), Integer))
+    )
+    # Put in order by the caller: an ORDER BY would put every vector through a sorter.
+    return sql(select(asked.c.key, vector_log.c.vector, *_EVENT).select_from(found), "asked")
+
+
+TURNS = _turns()
+
+
 def _vectors_after() -> str:
     entry = (vector_log.c.seq, vector_log.c.layer, vector_log.c.ref, vector_log.c.removed, vector_log.c.vector)
     through_events = of_user(event, *entry).join(
@@ -93,6 +120,50 @@ def _vectors_of_topics() -> str:
 VECTORS_OF_EVENTS = _vectors_of_events()
 VECTORS_OF_TOPICS = _vectors_of_topics()
 POSITION = sql(select(partition.c.next_seq))
+_TOPIC = (
+    topic.c.id,
+    topic.c.episode_id,
+    topic.c.summary,
+    topic.c.keywords,
+    topic.c.entities,
+    topic.c.dates,
+    topic.c.first_us,
+    topic.c.last_us,
+    topic.c.confidence,
+    topic.c.model,
+    topic.c.superseded_by,
+)
+
+
+def _topics_logged() -> str:
+    """Topics of many users with their vectors; of each user `[tenant, user_id, after]`."""
+    asked = json_each("asked")
+    of_owner = (owner.c.tenant == text_at(asked, 0)) & (owner.c.user_id == text_at(asked, 1))
+    after = func.json_extract(asked.c.value, literal_column("'$[2]'"), type_=Integer())
+    added = (vector_log.c.layer == literal_column("'topic'")) & (vector_log.c.removed == literal_column("0"))
+    found = (
+        asked.join(owner, of_owner)
+        .join(vector_log, (vector_log.c.owner == owner.c.owner) & (vector_log.c.seq > after) & BESIDE_EVENTS & added)
+        .join(topic, topic.c.id == vector_log.c.ref)
+    )
+    return sql(select(asked.c.key, vector_log.c.seq, vector_log.c.vector, *_TOPIC).select_from(found), "asked")
+
+
+def _superseded_by() -> str:
+    """What topics `[tenant, user_id, id]` have superseded: one that they relate to (a rule of the writer)."""
+    asked = json_each("asked")
+    of_owner = (owner.c.tenant == text_at(asked, 0)) & (owner.c.user_id == text_at(asked, 1))
+    newer = text_at(asked, 2)
+    found = (
+        asked.join(owner, of_owner)
+        .join(topic_relation, (topic_relation.c.owner == owner.c.owner) & (topic_relation.c.source_id == newer))
+        .join(topic, (topic.c.id == topic_relation.c.target_id) & (topic.c.superseded_by == newer))
+    )
+    return sql(select(topic.c.id, topic.c.superseded_by).select_from(found), "asked")
+
+
+TOPICS_LOGGED = _topics_logged()
+SUPERSEDED_BY = _superseded_by()
 EPISODES = sql(
     of_user(
         episode,
@@ -110,20 +181,7 @@ EPISODES = sql(
     "user_id",
 )
 TOPICS = sql(
-    of_user(
-        topic,
-        topic.c.id,
-        topic.c.episode_id,
-        topic.c.summary,
-        topic.c.keywords,
-        topic.c.entities,
-        topic.c.dates,
-        topic.c.first_us,
-        topic.c.last_us,
-        topic.c.confidence,
-        topic.c.model,
-        topic.c.superseded_by,
-    ).order_by(topic.c.first_us, topic.c.last_us, topic.c.id),
+    of_user(topic, *_TOPIC).order_by(topic.c.first_us, topic.c.last_us, topic.c.id),
     "tenant",
     "user_id",
 )

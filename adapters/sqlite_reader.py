@@ -5,15 +5,16 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from ..memory.errors import Misconfigured
 from ..memory.model import Episode, Event, EventRelation, Layer, Topic, TopicRelation, User
-from ..memory.ports import Vectors
+from ..memory.ports import LoggedTopics, Vectors
 from ..memory.writes import DeadLetter, PartitionInfo, TaskRow, TaskStatus, UserRow, VectorEntries
 from . import rows
 from . import sqlite_queries as queries
@@ -109,6 +110,45 @@ class SqliteReader:
             found = self._read(queries.VECTORS_OF_TOPICS, (user.tenant, user.user_id, rows.encode(list(refs))))
         blobs: dict[str, bytes] = dict(found)
         return rows.to_vectors([blobs[ref] for ref in refs], self._dimension)
+
+    def turns(self, asked: Sequence[tuple[User, Sequence[int]]]) -> list[tuple[list[Event], Vectors]]:
+        """For each user the events of these `seq`s and their vectors, in the order named.
+
+        Raises:
+            KeyError: the user has no such event.
+        """
+        lists = rows.encode([(user.tenant, user.user_id, seqs) for user, seqs in asked])
+        found = {(row[0], row[2]): row for row in self._read(queries.TURNS, (lists,))}
+        placed = [[found[at, seq] for seq in seqs] for at, (_, seqs) in enumerate(asked)]
+        vectors = rows.to_vectors([row[1] for mine in placed for row in mine], self._dimension)
+        turns = []
+        start = 0
+        for (user, _), mine in zip(asked, placed, strict=True):
+            events = [rows.to_event(user, row[2:]) for row in mine]
+            turns.append((events, vectors[start : start + len(mine)]))
+            start += len(mine)
+        return turns
+
+    def topics_logged(self, after: Mapping[User, int]) -> dict[User, LoggedTopics]:
+        """Topics with a log number above what is named per user; a user without any is left out."""
+        users = list(after)
+        with self.snapshot():
+            asked = [(user.tenant, user.user_id, after[user]) for user in users]
+            found = sorted(self._read(queries.TOPICS_LOGGED, (rows.encode(asked),)), key=itemgetter(0, 1))
+            newer = [(*users[at], id_) for at, _, _, id_, *_ in found if after[users[at]]]
+            superseded = self._read(queries.SUPERSEDED_BY, (rows.encode(newer),)) if newer else []
+        logged = {}
+        for at, group in groupby(found, key=itemgetter(0)):
+            mine = list(group)
+            topics = [rows.to_topic(users[at], row[3:]) for row in mine]
+            ids = {topic.id for topic in topics}
+            logged[users[at]] = LoggedTopics(
+                mine[-1][1],
+                topics,
+                rows.to_vectors([row[2] for row in mine], self._dimension),
+                {old: new for old, new in superseded if new in ids},
+            )
+        return logged
 
     def position(self) -> int:
         """The latest `seq` that the partition gave."""

@@ -47,6 +47,15 @@ def _insert(table: Table) -> str:
     return sql(plain_insert(table), *(column.name for column in table.columns))
 
 
+def _insert_together(table: Table, count: int) -> str:
+    """An insert of `count` rows; its parameters are the rows' values one after the other."""
+    names = [[f"{column.name}_{at}" for column in table.columns] for at in range(count)]
+    made: list[dict[str, Any]] = [
+        {column.name: bindparam(name) for column, name in zip(table.columns, row, strict=True)} for row in names
+    ]
+    return sql(plain_insert(table).values(made), *(name for row in names for name in row))
+
+
 def _upsert(table: Table, *keys: Column[Any], skip: tuple[str, ...] = ()) -> str:
     statement = insert(table)
     kept = {*(key.name for key in keys), *skip}
@@ -322,6 +331,8 @@ RAISE_OPEN_FROM = sql(
 INSERT_TOPIC = _insert(topic)
 INSERT_TOPIC_RELATION = _insert(topic_relation)
 INSERT_EVENT_RELATION = _insert(event_relation)
+RELATIONS_TOGETHER = 100
+INSERT_EVENT_RELATIONS = _insert_together(event_relation, RELATIONS_TOGETHER)
 SUPERSEDE_TOPIC = sql(
     update(topic)
     .values(superseded_by=bindparam("newer"))

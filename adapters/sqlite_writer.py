@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from ..memory.errors import Fenced, LeaseLost, Misconfigured, RaygamError
@@ -308,13 +309,7 @@ class SqliteWriter:
         many = self._connection.executemany
         many(statements.INSERT_EPISODE, [rows.episode_row(owner, each) for owner, each in closed])
         archived = [
-            (
-                event.episode_id,
-                rows.encode_dates(event.dates),
-                rows.encode_list(event.entities),
-                owner,
-                event.seq,
-            )
+            (event.episode_id, rows.encode_dates(event.dates), rows.encode_list(event.entities), owner, event.seq)
             for owner, each in closed
             for event in each.events
         ]
@@ -322,11 +317,13 @@ class SqliteWriter:
             raise self._fault("an episode names an event that is not stored or lies in another episode")
         many(statements.RAISE_OPEN_FROM, [(next_seq, owner) for owner in {owner for owner, _ in closed}])
         relations = [rows.event_relation_row(owner, edge) for owner, each in closed for edge in each.relations]
-        many(statements.INSERT_EVENT_RELATION, relations)
+        self._insert_event_relations(relations)
         many(statements.INSERT_TOPIC, [rows.topic_row(owner, topic) for owner, _, topic in topics])
         edges = [rows.topic_relation_row(owner, edge) for owner, each, _ in topics for edge in each.topic_relations]
         many(statements.INSERT_TOPIC_RELATION, edges)
         older = [(topic.id, old, owner) for owner, each, topic in topics for old in each.supersedes]
+        if not {row[:2] for row in older} <= {row[1:3] for row in edges}:  # by these readers find it
+            raise self._fault("a topic supersedes one that it does not relate to")
         if many(statements.SUPERSEDE_TOPIC, older).rowcount != len(older):
             raise self._fault("a topic supersedes one that is not stored")
         vectors = []
@@ -336,6 +333,15 @@ class SqliteWriter:
             vectors.append((draft.next_vector_seq, owner, str(Layer.TOPIC), topic.id, 0, blob))
             draft.next_vector_seq += 1
         many(statements.INSERT_VECTOR, vectors)
+
+    def _insert_event_relations(self, relations: list[rows.Row]) -> None:
+        """Many to a statement: nearly every turn has one, and a run of a statement costs as much as its row."""
+        together = statements.RELATIONS_TOGETHER
+        whole = len(relations) - len(relations) % together
+        for start in range(0, whole, together):
+            values = tuple(chain.from_iterable(relations[start : start + together]))
+            self._connection.execute(statements.INSERT_EVENT_RELATIONS, values)
+        self._connection.executemany(statements.INSERT_EVENT_RELATION, relations[whole:])
 
     def _fault(self, what: str) -> RaygamError:
         return RaygamError(

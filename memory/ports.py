@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -211,6 +212,39 @@ class VectorLogReader(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedTopics:
+    """A user's topics from a place of the vector log on.
+
+    Attributes:
+        log_seq: log number of the last.
+        topics: in the order of making.
+        vectors: theirs, `(len(topics), dimension)`.
+        superseded: topics made before, by id, that these have superseded, and by which.
+    """
+
+    log_seq: int
+    topics: Sequence[Topic]
+    vectors: Vectors
+    superseded: Mapping[str, str]
+
+
+class TaskReader(Protocol):
+    """What the tasks of many users need, in few reads."""
+
+    def turns(self, asked: Sequence[tuple[User, Sequence[int]]]) -> list[tuple[list[Event], Vectors]]:
+        """For each user the events of these `seq`s and their vectors, in the order named.
+
+        Raises:
+            KeyError: the user has no such event.
+        """
+        ...
+
+    def topics_logged(self, after: Mapping[User, int]) -> dict[User, LoggedTopics]:
+        """Topics with a log number above what is named per user; a user without any is left out."""
+        ...
+
+
 class OperationsReader(Protocol):
     """What an operator looks at."""
 
@@ -233,7 +267,7 @@ class Writer(Ledger, ShardReader, Protocol):
     """A partition opened for writing."""
 
 
-class Reader(GraphReader, VectorLogReader, OperationsReader, Protocol):
+class Reader(GraphReader, VectorLogReader, TaskReader, OperationsReader, Protocol):
     """A partition opened for reading, beside its writer. Thread-safe."""
 
     def snapshot(self) -> AbstractContextManager[None]:

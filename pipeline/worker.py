@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -17,10 +17,10 @@ import numpy as np
 from ..memory import consolidation
 from ..memory.consolidation import Draft, KnownTopics, Segment
 from ..memory.errors import LeaseLost, Retryable
-from ..memory.model import Event, Layer, User
-from ..memory.ports import BoundaryDetector, Embedder, Reader, RelationScorer, Summarizer, Vectors
+from ..memory.model import User
+from ..memory.ports import BoundaryDetector, Embedder, LoggedTopics, Reader, RelationScorer, Summarizer
 from ..memory.proposal import Proposal
-from ..memory.writes import LeasedTask, TaskRow
+from ..memory.writes import LeasedTask
 
 
 class TaskSource(Protocol):
@@ -61,13 +61,13 @@ class Worker:
     Args:
         models: what it thinks with.
         group: tasks claimed, embedded and applied together.
-        known_users: users whose topics are remembered between their tasks.
+        known_topics: topics remembered between their users' tasks; one takes some 4 KB.
     """
 
-    def __init__(self, models: Models, group: int = 32, known_users: int = 256) -> None:
+    def __init__(self, models: Models, group: int = 32, known_topics: int = 16384) -> None:
         self._models = models
         self._group = group
-        self._topics = TopicMemory(known_users)
+        self._topics = TopicMemory(known_topics)
 
     def work(self, shard: TaskSource, reader: Reader) -> WorkDone:
         """Claim a group of tasks, propose, submit; return what became of them."""
@@ -75,14 +75,15 @@ class Worker:
         if not leased:
             return WorkDone()
         with reader.snapshot():  # one read of the store, over before anything is thought
-            read = [(lease, *self._read(lease.task, reader)) for lease in leased]
+            turns = reader.turns([(lease.task.user, lease.task.seqs) for lease in leased])
+            topics_of = self._topics.known([lease.task.user for lease in leased], reader)
         thought: list[tuple[LeasedTask, list[Segment], list[Draft | None], KnownTopics]] = []
         failed = 0
-        for lease, events, event_vectors, known in read:
+        for lease, (events, event_vectors) in zip(leased, turns, strict=True):
             try:
                 segments = consolidation.split(lease.task, events, event_vectors, self._models.detector)
                 drafts = [consolidation.draft(segment, self._models.summarizer) for segment in segments]
-                thought.append((lease, segments, drafts, known))
+                thought.append((lease, segments, drafts, topics_of[lease.task.user]))
             except Exception as error:  # noqa: BLE001 - the top of the worker's loop: recorded with the task
                 failed += self._give_back(shard, lease, error)
         texts = [consolidation.topic_text(draft.notes) for _, _, drafts, _ in thought for draft in drafts if draft]
@@ -115,13 +116,6 @@ class Worker:
         lost = sum(outcome is not None for outcome in outcomes)
         return WorkDone(len(outcomes) - lost, failed, lost)
 
-    def _read(self, task: TaskRow, reader: Reader) -> tuple[list[Event], Vectors, KnownTopics]:
-        return (
-            reader.events(task.user, seqs=task.seqs),
-            reader.vectors(task.user, Layer.EVENT, [str(seq) for seq in task.seqs]),
-            self._topics.known(task.user, reader),
-        )
-
     @staticmethod
     def _give_back(shard: TaskSource, lease: LeasedTask, error: Exception) -> int:
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -135,33 +129,50 @@ class Worker:
 
 
 class TopicMemory:
-    """The topics of recently served users, read again only when they have changed."""
+    """The topics of recently served users: only what the log has gained since is read.
+
+    Args:
+        capacity: topics held, over all users; who was served longest ago is forgotten first.
+    """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._held: OrderedDict[User, tuple[tuple[int, int] | None, KnownTopics]] = OrderedDict()
+        self._held: OrderedDict[User, tuple[int, KnownTopics]] = OrderedDict()
+        self._count = 0
 
-    def known(self, user: User, reader: Reader) -> KnownTopics:
-        """Return the user's stored topics with their vectors."""
-        version = reader.version(user)
-        applied = version and (0, version[1])  # topics change only when a task is applied
-        held = self._held.get(user)
-        if held is None or held[0] != applied:
-            held = (applied, self._read(user, reader, held[1] if held else None))
-            self._held[user] = held
-        self._held.move_to_end(user)
-        while len(self._held) > self._capacity:
-            self._held.popitem(last=False)
-        return held[1]
+    def known(self, users: Sequence[User], reader: Reader) -> dict[User, KnownTopics]:
+        """Return these users' stored topics with their vectors, by time."""
+        logged = reader.topics_logged({user: self._held.get(user, _NOTHING)[0] for user in users})
+        found = {}
+        for user in users:
+            last, topics = self._held.get(user, _NOTHING)
+            if user in logged:
+                self._count += len(logged[user].topics)
+                last, topics = logged[user].log_seq, _joined(topics, logged[user])
+            if topics.topics:
+                self._held[user] = (last, topics)
+                self._held.move_to_end(user)
+            found[user] = topics
+        while self._count > self._capacity:
+            _, (_, forgotten) = self._held.popitem(last=False)
+            self._count -= len(forgotten.topics)
+        return found
 
-    @staticmethod
-    def _read(user: User, reader: Reader, before: KnownTopics | None) -> KnownTopics:
-        topics = reader.topics(user)
-        stored: dict[str, Vectors] = {}
-        if before is not None:
-            stored = {topic.id: vector for topic, vector in zip(before.topics, before.vectors, strict=True)}
-        new = [topic.id for topic in topics if topic.id not in stored]
-        if new:
-            stored.update(zip(new, reader.vectors(user, Layer.TOPIC, new), strict=True))
-        vectors = np.stack([stored[topic.id] for topic in topics]) if topics else np.zeros((0, 0), dtype=np.float32)
-        return KnownTopics(topics, vectors)
+
+_NOTHING = (0, KnownTopics((), np.zeros((0, 0), dtype=np.float32)))
+
+
+def _joined(known: KnownTopics, logged: LoggedTopics) -> KnownTopics:
+    """Topics held and new ones, by time."""
+    before = known.topics
+    if logged.superseded:
+        before = [
+            replace(topic, superseded_by=logged.superseded.get(topic.id, topic.superseded_by)) for topic in before
+        ]
+    topics = [*before, *logged.topics]
+    vectors = np.concatenate((known.vectors, logged.vectors)) if before else logged.vectors
+    by_time = [(topic.first_us, topic.last_us, topic.id) for topic in topics]
+    order = sorted(range(len(topics)), key=by_time.__getitem__)
+    if order != list(range(len(topics))):
+        topics, vectors = [topics[at] for at in order], vectors[order]
+    return KnownTopics(topics, vectors)

@@ -616,6 +616,65 @@ def test_relations_and_what_they_supersede(writer: Writer, reader: Reader) -> No
     ]
 
 
+def test_a_topic_supersedes_only_what_it_relates_to(writer: Writer, reader: Reader) -> None:
+    archived_state(writer)
+    writer.commit(WriteSet(tasks=[task("task-2")], leases=[leased(task("task-2"))]))
+    made = closed("episode-2", "task-2", 3, made=topic("topic-2", "episode-2"), supersedes=("topic-1",))
+    before = everything(reader)
+    with pytest.raises(RaygamError, match="does not relate to"):
+        writer.commit(WriteSet(finished=[("task-2", "t1")], closed=[made]))
+    assert everything(reader) == before
+
+
+def test_turns_of_many_users_come_with_their_vectors(writer: Writer, reader: Reader) -> None:
+    odd = turn(3, captions=("a boat",), metadata={"a": [1]})
+    writer.commit(turns(turn(1), turn(2, BEN), odd, turn(4, BEN)))
+    found = reader.turns([(BEN, (4, 2)), (ANNA, (1, 3)), (ANNA, ())])
+    assert [events for events, _ in found] == [
+        reader.events(BEN, seqs=(4, 2)),
+        [turn(1), odd],
+        [],
+    ]
+    for (user, seqs), (_, rows) in zip([(BEN, "42"), (ANNA, "13")], found, strict=False):
+        assert rows.tolist() == reader.vectors(user, Layer.EVENT, list(seqs)).tolist()
+    assert found[2][1].shape == (0, 4)
+    with pytest.raises(KeyError):
+        reader.turns([(ANNA, (1, 2))])  # 2 is another's
+
+
+def test_topics_are_read_from_a_place_of_the_log_on(writer: Writer, reader: Reader) -> None:
+    archived_state(writer)
+    first = reader.topics_logged({ANNA: 0, BEN: 0})
+    assert list(first) == [ANNA]
+    assert first[ANNA].topics == reader.topics(ANNA)
+    assert first[ANNA].vectors.tolist() == reader.vectors(ANNA, Layer.TOPIC, ["topic-1"]).tolist()
+    assert reader.topics_logged({ANNA: first[ANNA].log_seq}) == {}
+    writer.commit(WriteSet(tasks=[task("task-2")], leases=[leased(task("task-2"))]))
+    second = closed(
+        *("episode-2", "task-2", 3),
+        made=topic("topic-2", "episode-2", first_us=3000),
+        topic_relations=(TopicRelation("topic-2", "topic-1", "contradict", 0.75),),
+        supersedes=("topic-1",),
+    )
+    writer.commit(WriteSet(finished=[("task-2", "t1")], closed=[second]))
+    later = reader.topics_logged({ANNA: first[ANNA].log_seq})[ANNA]
+    assert [made.id for made in later.topics] == ["topic-2"]
+    assert later.superseded == {"topic-1": "topic-2"}
+    whole = reader.topics_logged({ANNA: 0})[ANNA]
+    assert whole.topics == reader.topics(ANNA)
+    assert whole.log_seq == later.log_seq
+
+
+def test_many_relations_of_events_are_stored(writer: Writer, reader: Reader) -> None:
+    """More than go into one statement, and some beside."""
+    count = 250
+    writer.commit(turns(*(turn(seq) for seq in range(1, count + 1)), tasks=[task("task-1")]))
+    writer.commit(WriteSet(leases=[leased(task("task-1"))]))
+    made = closed("episode-1", "task-1", *range(1, count + 1))
+    writer.commit(WriteSet(finished=[("task-1", "t1")], closed=[made]))
+    assert reader.event_relations(ANNA) == list(made.relations)
+
+
 @pytest.mark.parametrize(
     ("fault", "change"),
     [
