@@ -8,6 +8,7 @@ PYTEST_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export HF_HUB_OFFLINE = 1
+export RAY_USAGE_STATS_ENABLED = 0
 
 .PHONY: install check format lint types imports test demo clean
 
@@ -33,7 +34,7 @@ lint: $(STAMP)
 # mypy takes package names from folders: the link gives the checkout the name that it is imported by.
 types: $(STAMP)
 	@mkdir -p build/typing && ln -sfn ../.. build/typing/raygam
-	MYPYPATH=build/typing $(BIN)/mypy -m raygam.__main__ -p raygam.memory -p raygam.adapters -p raygam.pipeline
+	MYPYPATH=build/typing $(BIN)/mypy -m raygam.__main__ -p raygam.memory -p raygam.adapters -p raygam.pipeline -p raygam.actors -p raygam.serving
 	MYPYPATH=build/typing $(BIN)/mypy --explicit-package-bases benchmarks tests examples
 
 imports: $(STAMP)

@@ -1,4 +1,4 @@
-"""The commands: `raygam run | search | show | dead-letters | doctor`.
+"""The commands: `raygam run | serve | search | show | dead-letters | doctor`.
 
 With `--json` standard output is one object and everything else goes to standard error.
 """
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..memory.errors import Misconfigured
 from ..memory.model import DEFAULT_TENANT
 from . import cli_read, cli_run, display
 from .cli import EXIT_INTERRUPTED
@@ -39,7 +40,15 @@ def run(
     source: Annotated[Path, typer.Argument(help="A file with one JSON object a line.")],
     state: State,
     embedder: EmbedderName = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=0, help="Threads of the slow path.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=0, help="Threads of the slow path; with --ray, its actors.")
+    ] = None,
+    on_ray: Annotated[bool, typer.Option("--ray", help="Spread the work over Ray actors.")] = False,
+    shards: Annotated[int | None, typer.Option("--shards", min=1, help="Shard actors (with --ray).")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="A running Ray cluster (with --ray), `auto` to find it; default: start one."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Stream SOURCE into the state directory, from where it was left, and consolidate it.
@@ -47,11 +56,47 @@ def run(
     Ctrl-C stops at the edge of a batch; the same command goes on from there.
     """
     settings = read_settings(embedder=embedder, workers=workers)
-    report = cli_run.run(source, state, settings, quiet=as_json)
+    if on_ray:
+        from . import cli_ray  # Ray takes a second to load
+
+        report = cli_ray.run(source, state, settings, shards=shards, workers=workers, address=address, quiet=as_json)
+    elif shards is not None or address is not None:
+        raise Misconfigured("--shards and --address go with --ray; add it, or leave them out")
+    else:
+        report = cli_run.run(source, state, settings, quiet=as_json)
     if as_json:
         _print_json(report)
     if report["interrupted"]:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+@app.command()
+def serve(
+    state: State,
+    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0 picks a free one.")] = 8000,
+    embedder: EmbedderName = None,
+    shards: Annotated[int | None, typer.Option("--shards", min=1, help="Shard actors.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=0, help="Worker actors of the slow path.")] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="A running Ray cluster, `auto` to find it; default: start one.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Serve the state directory over HTTP, until Ctrl-C or SIGTERM."""
+    from . import cli_serve  # Ray takes a second to load
+
+    def ready(found: dict[str, Any]) -> None:
+        if as_json:
+            _print_json(found)
+            sys.stdout.flush()
+        else:
+            display.output.print(f"serving {state} at {found['url']}; Ctrl-C stops", markup=False, highlight=False)
+
+    settings = read_settings(embedder=embedder, workers=workers)
+    cli_serve.serve(
+        state, settings, host=host, port=port, shards=shards, workers=workers, address=address, on_ready=ready
+    )
 
 
 @app.command()

@@ -68,14 +68,14 @@ def run(path: Path, state: Path, settings: Settings, *, quiet: bool = False) -> 
         "state": str(state),
         "seconds": round(time.monotonic() - started, 3),
     }
-    document |= _state_totals(state)
+    document |= state_totals(state)
     if not quiet:
-        _print_summary(document)
+        print_summary(document)
     return document
 
 
 def _stream(engine: Engine, source: Any, settings: Settings, interruption: Interruption) -> RunReport:
-    with _progress("ingesting") as bar:
+    with progress_bar() as bar:
         task = bar.add_task("ingesting", total=source.size, detail="")
 
         def advance(report: RunReport) -> None:
@@ -118,7 +118,8 @@ def _drain(engine: Engine, interruption: Interruption) -> bool:
     return True
 
 
-def _progress(description: str) -> Progress:
+def progress_bar() -> Progress:
+    """A bar over a source's bytes, on standard error."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -130,7 +131,8 @@ def _progress(description: str) -> Progress:
     )
 
 
-def _state_totals(state: Path) -> dict[str, Any]:
+def state_totals(state: Path) -> dict[str, Any]:
+    """What a state holds in all, and of its largest users."""
     store = runtime.open_store(state)
     try:
         readers = [store.reader(at) for at in range(store.facts.partitions)]
@@ -148,7 +150,8 @@ def _state_totals(state: Path) -> dict[str, Any]:
         store.close()
 
 
-def _print_summary(document: dict[str, Any]) -> None:
+def print_summary(document: dict[str, Any]) -> None:
+    """Say what a run did and what is there now."""
     total = document["totals"]
     if document["users"]:
         shown = len(document["users"])

@@ -63,6 +63,28 @@ class Settings(BaseSettings):
     max_open_tasks: int = Field(2000, ge=1, description="reading waits while more tasks are open *")
 
     max_waiting_turns: int = Field(100_000, ge=1, description="reading waits while more turns are behind open tasks *")
+    min_free_bytes: int = Field(
+        256 * 1024 * 1024, ge=0, description="on Ray, reading waits while the state's disk has less room *"
+    )
+
+    shards: int = Field(2, ge=1, le=1024, description="shard actors on Ray *")
+    embedder_replicas: int = Field(1, ge=1, le=256, description="embedder actors on Ray *")
+    ray_heartbeat_seconds: float = Field(0.5, gt=0, le=60, description="the supervisor's rounds *")
+    ray_stuck_seconds: float = Field(5, gt=0, le=3600, description="an actor without an answer is replaced *")
+    ray_start_seconds: float = Field(90, gt=0, le=3600, description="the same for one that is starting *")
+    ray_drain_seconds: float = Field(
+        2, ge=0, le=60, description="a partition that moves waits so long for tasks that workers have in hand *"
+    )
+
+    serve_deadline_seconds: float = Field(
+        5, gt=0, le=60, description="a request is answered within it, or with 503; a request may name another *"
+    )
+    serve_replicas: int = Field(1, ge=1, le=64, description="processes that take HTTP requests *")
+    serve_max_requests: int = Field(256, ge=1, le=65536, description="requests under way in one of them *")
+    serve_max_body_bytes: int = Field(
+        4 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024, description="one request's body *"
+    )
+
     max_resident_users: int = Field(2048, ge=1, description="users a partition's writer holds in memory *")
     max_viewed_users: int = Field(256, ge=1, description="users whose graphs stay in memory for queries *")
     index_bytes: int = Field(256 * 1024 * 1024, ge=1, description="vectors held in memory for queries *")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ..adapters.faiss_index import FaissFlatIndex
 from ..adapters.jsonl_source import JsonlSource
 from ..adapters.minilm_embedder import NAME as MINILM
-from ..adapters.minilm_embedder import MiniLMEmbedder, find_weights
+from ..adapters.minilm_embedder import MiniLMEmbedder, MiniLMTokenCounter, find_weights
 from ..adapters.sqlite_store import SqliteStore
 from ..adapters.stub_embedder import StubEmbedder
 from ..memory.boundaries import TextTiling
@@ -72,10 +73,7 @@ def open_engine(directory: Path, settings: Settings, *, workers: int | None = No
         StateLocked: another engine has it.
         Misconfigured: the settings contradict what the state was made with.
     """
-    recorded = SqliteStore.recorded_facts(directory)
-    name = settings.embedder or (recorded.embedder if recorded else "minilm")
-    embedder = make_embedder(name, settings)
-    facts = _facts(settings, embedder, recorded)
+    embedder, facts = _embedder_and_facts(directory, settings)
     store = SqliteStore.create_or_open(directory, facts)
     try:
         return Engine(
@@ -92,6 +90,20 @@ def open_engine(directory: Path, settings: Settings, *, workers: int | None = No
     except BaseException:
         store.close()
         raise
+
+
+def facts_for(directory: Path, settings: Settings) -> StateFacts:
+    """What to ask of a state directory: given settings count, others follow what was recorded; loads no model.
+
+    Raises:
+        Misconfigured: there is something that is no state, or no such embedder here.
+    """
+    return _embedder_and_facts(directory, settings)[1]
+
+
+def make_token_counter(name: str, settings: Settings) -> Callable[[str], int] | None:
+    """Count as an embedder's tokenizer does, without its weights; None if it has none."""
+    return MiniLMTokenCounter(settings.model_dir) if name in ("minilm", MINILM) else None
 
 
 def open_reading(directory: Path, settings: Settings) -> Reading:
@@ -143,6 +155,12 @@ def embedder_at_hand(settings: Settings) -> str:
         return "stub (hashed words; stands in for a model)"
     weights = find_weights(settings.model_dir)
     return f"{MINILM} from {weights}" if weights else f"none: weights of {MINILM} are missing"
+
+
+def _embedder_and_facts(directory: Path, settings: Settings) -> tuple[Embedder, StateFacts]:
+    recorded = SqliteStore.recorded_facts(directory)
+    embedder = make_embedder(settings.embedder or (recorded.embedder if recorded else "minilm"), settings)
+    return embedder, _facts(settings, embedder, recorded)
 
 
 def _facts(settings: Settings, embedder: Embedder, recorded: StateFacts | None) -> StateFacts:

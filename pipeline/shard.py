@@ -175,10 +175,29 @@ class Shard:
                 recorded += len(touched)
             return recorded
 
-    def claim(self, limit: int) -> list[LeasedTask]:
+    def has_claimable(self) -> bool:
+        """Whether `claim` would find anything to do."""
+        with self._lock:
+            return bool(self._queue.claimable(1) or self._queue.expired(self._clock_us()))
+
+    def leased_count(self) -> int:
+        """Tasks that are in workers' hands."""
+        with self._lock:
+            return self._queue.leased_count()
+
+    def lease_holders(self) -> set[str]:
+        """The workers that have tasks in hand."""
+        with self._lock:
+            return self._queue.holders()
+
+    def claim(self, limit: int, holder: str = "") -> list[LeasedTask]:
         """Lease up to `limit` tasks, at most one of a user, first in first out.
 
         A task whose last allowed lease has run out is parked: nobody would ever finish it.
+
+        Args:
+            limit: tasks wanted.
+            holder: the worker's name, for `abandon`.
         """
         with self._lock, self._consistently():
             now = self._clock_us()
@@ -200,7 +219,7 @@ class Shard:
                 leases.append(LeasedTask(held, f"{self.epoch}-{self._tokens}", until))
             self._commit(WriteSet(leases=leases, failures=spent))
             for leased in leases:
-                self._queue.lease(leased)
+                self._queue.lease(leased, holder)
             return leases
 
     def submit(self, proposals: Sequence[Proposal]) -> list[LeaseLost | None]:
@@ -243,6 +262,22 @@ class Shard:
             self._queue.give_back(task, error, parks=parks)
             if not parks:
                 self._on_tasks()
+
+    def abandon(self, holder: str) -> int:
+        """Give back every task of a worker that is gone; return how many. None waits for its lease to run out."""
+        with self._lock, self._consistently():
+            failures = []
+            for leased in self._queue.held_by(holder):
+                parks = leased.task.attempts >= self._settings.max_attempts
+                error = f"worker {holder} ended with the task in its hands"
+                failures.append(TaskFailure(leased.task.id, leased.token, error, parks))
+            if failures:
+                self._commit(WriteSet(failures=failures))
+                for failure in failures:
+                    task = self._queue.held(failure.task_id, failure.token, 0)
+                    self._queue.give_back(task, failure.error, parks=failure.parks)
+                self._on_tasks()
+            return len(failures)
 
     def close(self) -> None:
         """Close the partition; leases end with it."""

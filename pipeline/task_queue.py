@@ -29,6 +29,7 @@ class TaskQueue:
         self._waiting: dict[User, list[TaskRow]] = {}
         self._ready: OrderedDict[User, None] = OrderedDict()
         self._leases: dict[str, LeasedTask] = {}
+        self._holders: dict[str, str] = {}
         for task in tasks:
             if task.status != TaskStatus.PARKED:
                 task = replace(task, status=TaskStatus.OPEN)
@@ -59,9 +60,22 @@ class TaskQueue:
             chosen.append(self._waiting[user][0])
         return chosen
 
-    def lease(self, leased: LeasedTask) -> None:
+    def leased_count(self) -> int:
+        """Tasks in workers' hands."""
+        return len(self._leases)
+
+    def holders(self) -> set[str]:
+        """Who has leases."""
+        return set(self._holders.values())
+
+    def held_by(self, holder: str) -> list[LeasedTask]:
+        """The leases of one worker."""
+        return [self._leases[task_id] for task_id, name in self._holders.items() if name == holder]
+
+    def lease(self, leased: LeasedTask, holder: str = "") -> None:
         """Put a claimable task into a worker's hands."""
         self._leases[leased.task.id] = leased
+        self._holders[leased.task.id] = holder
         self._replace(leased.task)
         self._ready.pop(leased.task.user, None)
 
@@ -81,7 +95,7 @@ class TaskQueue:
 
     def finish(self, task: TaskRow) -> None:
         """Remove an applied task."""
-        del self._leases[task.id]
+        del self._leases[task.id], self._holders[task.id]
         tasks = self._waiting[task.user]
         tasks.pop(0)
         if not tasks:
@@ -90,7 +104,7 @@ class TaskQueue:
 
     def give_back(self, task: TaskRow, error: str, *, parks: bool) -> None:
         """A worker could not finish a leased task, or not in time."""
-        del self._leases[task.id]
+        del self._leases[task.id], self._holders[task.id]
         status = TaskStatus.PARKED if parks else TaskStatus.OPEN
         self._replace(replace(task, status=status, error=error))
         self._refresh(task.user)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +37,39 @@ def minilm_weights() -> None:
     need("models", find_weights() is not None, "no weights of all-MiniLM-L6-v2 are installed")
 
 
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """The one Ray cluster of the test session, on this machine."""
+    need("ray", importlib.util.find_spec("ray") is not None, "Ray is not installed")
+    from raygam.actors import cluster
+
+    cluster.connect(None)
+    import ray
+
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def _no_ray_in_unit_tests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A unit test that starts Ray, or uses one that runs, fails."""
+    if "unit" not in request.path.parts:
+        yield
+        return
+
+    def refused(*arguments: object, **options: object) -> None:
+        raise AssertionError("a unit test used Ray")
+
+    loaded = sys.modules.get("ray")
+    before = loaded is not None and loaded.is_initialized()
+    if loaded is not None:
+        for name in ("init", "remote", "get", "get_actor"):
+            monkeypatch.setattr(loaded, name, refused)
+    yield
+    loaded = sys.modules.get("ray")
+    assert before or loaded is None or not loaded.is_initialized(), "a unit test started Ray"
+
+
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that reaches beyond this machine fails where it tries."""
@@ -57,7 +92,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def state_of() -> Callable[[Path], dict[str, Any]]:
     """Everything a state holds that a reader can see, named by ids and not by internal numbers."""
     return state_document

@@ -45,7 +45,7 @@ def test_every_packaged_folder_is_listed() -> None:
     import tomllib
 
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
-    product = [ROOT / name for name in ("memory", "adapters", "pipeline")]
+    product = [ROOT / name for name in ("memory", "adapters", "pipeline", "actors", "serving")]
     folders = {path.parent for top in product for path in top.rglob("*.py")}
     assert {"raygam." + str(folder.relative_to(ROOT)).replace("/", ".") for folder in folders} == listed - {"raygam"}
     found = sorted(path.name for path in ROOT.glob("*.py"))

@@ -1,0 +1,1 @@
+"""Ray: thin actors over pipeline classes, and their supervision."""

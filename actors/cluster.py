@@ -1,0 +1,295 @@
+"""The composition root on Ray: builds what each actor holds, and starts or joins an engine.
+
+The functions `make_*` run in the actors' own processes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from ..adapters.sqlite_store import SqliteStore
+from ..memory.errors import Misconfigured, RaygamError, Retryable
+from ..pipeline import runtime
+from ..pipeline.batching import BatchingEmbedder
+from ..pipeline.config import Settings
+from ..pipeline.host import HostSettings, ShardHost
+from ..pipeline.intake import Intake
+from ..pipeline.worker import Worker
+from . import calls
+from .embedder_actor import EmbedderActor, RemoteEmbedder
+from .fleet import ActorKind
+from .metrics import RayMetrics
+from .routes import Routes
+from .shard_actor import ShardActor
+from .spec import NAMESPACE, ClusterSpec
+from .supervisor import Supervisor
+from .worker_actor import WorkerActor, WorkerParts
+
+
+def make_host(name: str, spec: ClusterSpec) -> ShardHost:
+    """Build what a shard actor holds."""
+    runtime.tune_collector()
+    settings = spec.settings
+    embedder = remote_embedder(spec, Routes(spec.supervisor))
+    store = SqliteStore.join(spec.state, spec.facts, spec.cluster)
+    try:
+        return ShardHost(
+            name.partition(":")[0],
+            os.getpid(),
+            store,
+            runtime.reading_of(runtime.open_store(spec.state), embedder, settings),
+            Intake(spec.facts, embedder, settings.record_limits),
+            HostSettings(settings.shard, settings.max_open_tasks, settings.max_waiting_turns, settings.min_free_bytes),
+            lambda: time.time_ns() // 1000,
+            runtime.open_source,
+            spec.state,
+            RayMetrics(),
+        )
+    except BaseException:
+        store.close()
+        raise
+
+
+def make_embedder(name: str, spec: ClusterSpec) -> BatchingEmbedder:
+    """Build what an embedder actor holds: the model, one thread, loaded before the first text."""
+    if not spec.facts.embedder.startswith("stub"):
+        import torch
+
+        torch.set_num_threads(1)  # replicas scale better than threads
+    embedder = runtime.make_embedder(spec.facts.embedder, spec.settings)
+    embedder.embed(["warm"])
+    return BatchingEmbedder(embedder, name=name.partition(":")[0], metrics=RayMetrics())
+
+
+def make_worker(name: str, spec: ClusterSpec) -> WorkerParts:
+    """Build what a worker actor holds."""
+    runtime.tune_collector()
+    routes = Routes(spec.supervisor)
+    store = runtime.open_store(spec.state)
+    models = runtime.make_models(remote_embedder(spec, routes))
+    readers = [store.reader(at) for at in range(spec.facts.partitions)]
+    return WorkerParts(Worker(models, spec.settings.worker_group), routes, readers, RayMetrics())
+
+
+def remote_embedder(spec: ClusterSpec, routes: Routes) -> RemoteEmbedder:
+    """The engine's embedder as its actors, drivers and endpoints use it."""
+    count_tokens = runtime.make_token_counter(spec.facts.embedder, spec.settings)
+    return RemoteEmbedder(spec.facts.embedder, spec.facts.dimension, routes.embedders, count_tokens)
+
+
+KINDS = {
+    "embedder": ActorKind(EmbedderActor, make_embedder, 64),
+    "shard": ActorKind(ShardActor, make_host, 64),
+    "worker": ActorKind(WorkerActor, make_worker, 4),
+}
+
+
+class Cluster:
+    """An engine on Ray, as a driver holds it: starts or joins it, commands it, ends it.
+
+    Args:
+        spec: the engine.
+        store: this process' share of the state's lock.
+        joined: whether another driver had started the engine.
+        ours: whether this process started Ray itself.
+    """
+
+    def __init__(self, spec: ClusterSpec, store: SqliteStore, *, joined: bool, ours: bool) -> None:
+        self.spec = spec
+        self.joined = joined
+        self.routes = Routes(spec.supervisor)
+        self._store = store
+        self._ours = ours
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        state: Path,
+        settings: Settings,
+        *,
+        shards: int | None = None,
+        workers: int | None = None,
+        address: str | None = None,
+    ) -> Cluster:
+        """Start an engine over a state directory, or join the one that runs; wait until it is ready.
+
+        Args:
+            state: the state directory, made if it is missing.
+            settings: the settings; what they leave open is taken from the state.
+            shards: shard actors instead of the settings' number.
+            workers: worker actors instead of the settings' number.
+            address: a running Ray cluster ("auto" finds one here); None starts Ray on this machine.
+
+        Raises:
+            StateLocked: an engine of one process has the directory, or another cluster.
+            Misconfigured: the settings contradict the state, or Ray cannot be reached.
+            Retryable: the engine was not ready in time.
+        """
+        directory = state.expanduser().resolve()
+        facts = runtime.facts_for(directory, settings)
+        ours = connect(address)
+        try:
+            context = _ray().get_runtime_context()
+            spec = ClusterSpec(
+                directory,
+                facts,
+                settings,
+                cluster=context.gcs_address,
+                node=context.get_node_id(),
+                shards=min(shards or settings.shards, facts.partitions),
+                workers=settings.workers if workers is None else workers,
+                embedders=settings.embedder_replicas,
+            )
+            store = SqliteStore.join(directory, facts, spec.cluster)
+        except BaseException:
+            if ours:
+                _ray().shutdown()
+            raise
+        cluster = cls(spec, store, joined=_runs(spec), ours=ours)
+        try:
+            start_supervisor(spec)
+            cluster.wait_until_ready()
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster
+
+    @property
+    def supervisor(self) -> Any:
+        """The supervisor's handle.
+
+        Raises:
+            Dead: it has ended.
+        """
+        return calls.find(self.spec.supervisor)
+
+    def ask(self, method: str, *arguments: Any, seconds: float = 60.0) -> Any:
+        """Call the supervisor; while Ray starts it again after its death, ask again.
+
+        All its methods bear repeating.
+
+        Raises:
+            Unreachable: it did not answer in time.
+            RaygamError: what it answered.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            left = max(deadline - time.monotonic(), 0.1)
+            try:
+                return calls.result(getattr(self.supervisor, method).remote(*arguments), left, f"supervisor.{method}")
+            except calls.Unreachable:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.1)
+
+    def wait_until_ready(self) -> None:
+        """Wait until every partition has a shard.
+
+        Raises:
+            Retryable: it has not in time; the message says what stood in the way.
+        """
+        deadline = time.monotonic() + self.spec.settings.ray_start_seconds
+        while True:
+            progress = self.ask("progress")
+            if progress.ready:
+                return
+            if time.monotonic() >= deadline:
+                raise Retryable(
+                    f"the engine was not ready within {self.spec.settings.ray_start_seconds:g} s (setting "
+                    f"ray_start_seconds): {len(progress.owned)} of {progress.partitions} partitions have a shard; "
+                    + ("; ".join(progress.obstacles) or "no actor said why; their logs are in Ray's session folder")
+                )
+            time.sleep(0.05)
+
+    def move(self, partition: int, shard: int) -> float:
+        """Move a partition to a shard; returns the seconds that it answered nobody."""
+        seconds: float = self.ask("move", partition, shard)
+        return seconds
+
+    def close(self, *, keep: bool = False) -> None:
+        """End the engine, unless it is kept or another driver had started it; twice is once."""
+        if self._closed:
+            return
+        self._closed = True
+        ray = _ray()
+        try:
+            if not keep and not self.joined:
+                try:
+                    self.ask("close", seconds=120)
+                except RaygamError:
+                    if not self._ours:
+                        raise
+                finally:
+                    _end(self.spec)
+        finally:
+            self._store.close()
+            if self._ours:
+                ray.shutdown()
+
+
+def connect(address: str | None) -> bool:
+    """Be connected to Ray; return whether this process started it.
+
+    Raises:
+        Misconfigured: there is no cluster at the address.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # the product sends nothing home
+    ray = _ray()
+    if ray.is_initialized():
+        return False
+    common: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **common)
+        return True
+    try:
+        ray.init(address=address, **common)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise Misconfigured(
+            f"no Ray cluster at {address} ({error}); start one with `ray start --head`, or leave --address out"
+        ) from error
+    return False
+
+
+def start_supervisor(spec: ClusterSpec, name: str | None = None) -> Any:
+    """Start the engine's supervisor, or find it. Ray starts it again when it dies."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    remote: Any = _ray().remote(Supervisor)
+    options = remote.options(
+        name=name or spec.supervisor,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_task_retries=0,
+        max_concurrency=32,
+        num_cpus=0,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(spec.node, soft=False),
+    )
+    return options.remote(spec, KINDS, RayMetrics)
+
+
+def _runs(spec: ClusterSpec) -> bool:
+    try:
+        calls.find(spec.supervisor)
+    except calls.Dead:
+        return False
+    return True
+
+
+def _end(spec: ClusterSpec) -> None:
+    """End the supervisor for good."""
+    try:
+        _ray().kill(calls.find(spec.supervisor), no_restart=True)
+    except calls.Dead:
+        return
+
+
+def _ray() -> Any:
+    import ray
+
+    return ray

@@ -1,0 +1,122 @@
+"""What a driver does with an engine on Ray: have a file taken, and wait for it.
+
+It carries no turns: shards read the file themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..memory.errors import RaygamError, Retryable
+from ..memory.ports import Reader
+from ..memory.writes import PartitionInfo
+from ..pipeline import runtime
+from ..pipeline.host_feed import Job
+from ..pipeline.run import RunReport, furthest_positions
+from .cluster import Cluster
+from .progress import Progress
+
+_POLL_SECONDS = 0.1
+_STANDSTILL_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """A state's counts, over all partitions."""
+
+    events: int
+    duplicates: int
+    dead_letters: int
+
+
+def run_file(
+    cluster: Cluster,
+    path: Path,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> RunReport:
+    """Have a file taken up to its end and consolidated.
+
+    Args:
+        cluster: the engine.
+        path: the file, where the shards can read it.
+        stop: asked all the time; True ends the reading at a batch's edge.
+        on_progress: told all the time.
+
+    Raises:
+        RaygamError: reading failed for good; what was taken is kept.
+        Retryable: nothing has moved for two minutes, and an error stands in the way.
+    """
+    source = runtime.open_source(path)
+    with partition_readers(cluster.spec.state) as readers:
+        infos = [reader.partition_info() for reader in readers]
+        before = _totals(infos)
+        source_id = source.identify(furthest_positions(info.positions for info in infos))
+        held = [info.positions.get(source_id) for info in infos]
+        start = min((position.next_offset if position else 0 for position in held), default=0)
+        chunk_bytes = cluster.spec.settings.chunk_for(cluster.spec.facts.embedder)
+        job = Job(str(source.path.resolve()), source_id, chunk_bytes)
+        cluster.ask("start_job", job)
+        interrupted = False
+        progress = _wait(cluster, job, stop, on_progress)
+        if not (progress.finished and not progress.open_tasks):
+            interrupted = True
+            cluster.ask("stop_job")
+        after = _totals([reader.partition_info() for reader in readers])
+    return RunReport(
+        offset=max(progress.offset, start),
+        size=max(progress.size, source.size),
+        accepted=after.events - before.events,
+        duplicates=after.duplicates - before.duplicates,
+        dead_letters=after.dead_letters - before.dead_letters,
+        started_at=start,
+        incomplete_line=progress.incomplete_line,
+        interrupted=interrupted,
+    )
+
+
+def _wait(cluster: Cluster, job: Job, stop: Callable[[], bool], on_progress: Callable[[Progress], None]) -> Progress:
+    moved: tuple[object, ...] = ()
+    since = time.monotonic()
+    while True:
+        progress: Progress = cluster.ask("progress")
+        on_progress(progress)
+        if progress.job is None:  # every actor that knew of it has died since
+            cluster.ask("start_job", job)
+        if progress.failure:
+            cluster.ask("stop_job")
+            raise RaygamError(f"reading {job.path} ended: {progress.failure}")
+        if (progress.finished and not progress.open_tasks) or stop():
+            return progress
+        now = (progress.offset, progress.accepted, progress.open_tasks, progress.owned)
+        if now != moved:
+            moved, since = now, time.monotonic()
+        elif progress.obstacles and time.monotonic() - since > _STANDSTILL_SECONDS:
+            raise Retryable(
+                f"nothing has moved for {_STANDSTILL_SECONDS:g} s: {'; '.join(progress.obstacles)}. What is stored "
+                "stays, and the next run goes on"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+@contextmanager
+def partition_readers(state: Path) -> Iterator[list[Reader]]:
+    """Readers of all partitions, beside whoever writes."""
+    store = runtime.open_store(state)
+    try:
+        yield [store.reader(at) for at in range(store.facts.partitions)]
+    finally:
+        store.close()
+
+
+def _totals(infos: list[PartitionInfo]) -> Totals:
+    return Totals(
+        sum(info.events for info in infos),
+        sum(info.counts.get("duplicates", 0) for info in infos),
+        sum(info.dead_letters for info in infos),
+    )

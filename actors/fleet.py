@@ -1,0 +1,101 @@
+"""Starting, finding and ending the actors of one engine."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from . import calls
+from .spec import NAMESPACE, ActorName, ClusterSpec
+
+log = logging.getLogger("raygam.supervisor")
+
+
+@dataclass(frozen=True, slots=True)
+class ActorKind:
+    """How actors of one kind are made.
+
+    Attributes:
+        actor: the class, decorated late.
+        make: builds what the actor holds, in the actor's process; gets the name and the spec.
+        concurrency: calls served at a time.
+    """
+
+    actor: type[Any]
+    make: Callable[..., Any]
+    concurrency: int
+
+
+class Fleet:
+    """The named actors of one engine. All are detached: they outlive whoever starts them.
+
+    Args:
+        spec: what they are made from.
+        kinds: by name.
+    """
+
+    def __init__(self, spec: ClusterSpec, kinds: dict[str, ActorKind]) -> None:
+        self._spec = spec
+        self._kinds = kinds
+        self._handles: dict[ActorName, Any] = {}
+
+    def living(self) -> list[ActorName]:
+        """The engine's actors that Ray holds for alive."""
+        found = []
+        for entry in ray.util.list_named_actors(all_namespaces=True):
+            if entry["namespace"] == NAMESPACE:
+                name = ActorName.parse(self._spec.prefix, entry["name"])
+                if name is not None:
+                    found.append(name)
+        return sorted(found)
+
+    def full(self, name: ActorName) -> str:
+        """The name that Ray knows."""
+        return name.full(self._spec.prefix)
+
+    def start(self, name: ActorName) -> None:
+        """Start an actor; one that another supervisor just started under the name is taken instead."""
+        kind = self._kinds[name.kind]
+        remote = ray.remote(kind.actor).options(
+            name=self.full(name),
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            max_restarts=0,
+            max_task_retries=0,
+            max_concurrency=kind.concurrency,
+            num_cpus=0,
+            # The state directory is on this node's disk; and a replica beside its callers answers sooner.
+            scheduling_strategy=NodeAffinitySchedulingStrategy(self._spec.node, soft=False),
+        )
+        self._handles[name] = remote.remote(kind.make, f"{name.place}:{name.incarnation}", self._spec)
+        log.info("actor started", extra={"name_of": self.full(name)})
+
+    def handle(self, name: ActorName) -> Any:
+        """The handle.
+
+        Raises:
+            Dead: Ray has no such actor.
+        """
+        handle = self._handles.get(name)
+        if handle is None:
+            handle = self._handles[name] = calls.find(self.full(name))
+        return handle
+
+    def end(self, name: ActorName, pid: int | None) -> None:
+        """End an actor at once, and its process: a stopped one stays when Ray alone is told."""
+        with contextlib.suppress(calls.Dead):
+            ray.kill(self.handle(name), no_restart=True)
+        self._handles.pop(name, None)
+        if pid is not None and ray.get_runtime_context().get_node_id() == self._spec.node:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        log.info("actor ended", extra={"name_of": self.full(name)})

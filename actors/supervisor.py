@@ -1,0 +1,348 @@
+"""The supervisor: who has which partition, who lives, who is replaced.
+
+It decides from what the actors report, every time anew, so that one that was killed and
+started again goes on. Two of them do no harm: a shard obeys the higher term, and
+whatever any of them does, the ledger's epoch decides who writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..memory.errors import RaygamError, Rejected, Retryable
+from ..pipeline.host_feed import Job
+from ..pipeline.metrics import Metrics
+from . import calls, logs, placement
+from .fleet import ActorKind, Fleet
+from .progress import Progress, merged
+from .routes import RouteTable
+from .shard_actor import ShardReport, Superseded
+from .spec import ActorName, ClusterSpec
+from .watch import Watch
+
+log = logging.getLogger("raygam.supervisor")
+KINDS = ("embedder", "shard", "worker")
+_COMMAND_SECONDS = 30.0
+_JUST_OPENED = 2**62
+"""Stands for the epoch of an opening that was commanded and not reported yet: above every other."""
+
+
+class Supervisor:
+    """Watches one engine's actors; see the module.
+
+    Args:
+        spec: the engine.
+        kinds: how its actors are made.
+        make_metrics: builds what figures go to, in this process.
+    """
+
+    def __init__(self, spec: ClusterSpec, kinds: dict[str, ActorKind], make_metrics: Callable[[], Metrics]) -> None:
+        logs.configure("supervisor")
+        settings = spec.settings
+        self._spec = spec
+        self._fleet = Fleet(spec, kinds)
+        self._watch = Watch(self._fleet, settings.ray_stuck_seconds, settings.ray_start_seconds)
+        self._metrics = make_metrics()
+        self._term = time.time_ns() // 1000
+        self._counts = {"embedder": spec.embedders, "shard": spec.shards, "worker": spec.workers}
+        self._wanted: dict[int, str] = {}
+        self._has: dict[str, dict[int, int]] = {}  # per shard's place: partition -> epoch
+        self._job: Job | None = None
+        self._job_asked = False
+        self._standing_by = False
+        self._down_since: dict[str, float] = {}
+        self._incarnations: dict[tuple[str, int], int] = {}
+        self._replaced: dict[str, int] = {}
+        self._failures: list[str] = []
+        self._trouble = ""
+        self._lock = threading.RLock()  # one tick or command at a time
+        self._stopping = threading.Event()
+        self._ticks = 0
+        self._thread = threading.Thread(target=self._run, name="raygam-supervisor", daemon=True)
+        self._thread.start()
+
+    # What others ask
+
+    def pid(self) -> int:
+        """The process."""
+        return os.getpid()
+
+    def routes(self) -> RouteTable:
+        """Who has which partition now."""
+        names = {name.place: self._fleet.full(name) for name in self._watch.of_kind("shard", "well", "silent")}
+        owners = {partition: names[place] for partition, place in self._owners().items() if place in names}
+        return RouteTable(
+            owners, tuple(self._fleet.full(name) for name in self._watch.of_kind("embedder", "well", "silent"))
+        )
+
+    def progress(self) -> Progress:
+        """How far the job is, and what stands in its way."""
+        reports = [one.report for name, one in list(self._watch.actors.items()) if name.kind == "shard" and one.report]
+        obstacles = [self._trouble] if self._trouble else []
+        for name, one in list(self._watch.actors.items()):
+            if one.error:
+                obstacles.append(f"{name.place}: {one.error}")
+            elif name.kind == "worker" and one.report and one.report.obstacle:
+                obstacles.append(f"{name.place}: {one.report.obstacle}")
+        return merged(
+            self._spec.facts.partitions,
+            self._job,
+            [report.status for report in reports],
+            obstacles,
+            dict(self._replaced),
+            {name.place: one.pid for name, one in list(self._watch.actors.items()) if one.pid},
+            self._ticks,
+        )
+
+    # What others command
+
+    def start_job(self, job: Job) -> None:
+        """Read a file; the same job again changes nothing."""
+        with self._lock:
+            self._job, self._job_asked = job, True
+            for place in list(self._has):
+                self._command(place, "read", job)
+
+    def stop_job(self) -> None:
+        """Read no more; returns when every shard has stopped at a batch's edge."""
+        with self._lock:
+            self._job, self._job_asked = None, True
+            for place in list(self._has):
+                self._command(place, "stop_reading")
+
+    def move(self, partition: int, shard: int) -> float:
+        """Move a partition: drain, close, bump the epoch, open, seek. Returns the seconds it answered nobody.
+
+        Raises:
+            Rejected: there is no such partition or shard.
+            Retryable: the target could not open it; it is tried again.
+        """
+        if not 0 <= partition < self._spec.facts.partitions:
+            raise Rejected(f"there is no partition {partition}; they are 0 to {self._spec.facts.partitions - 1}")
+        if not 0 <= shard < self._counts["shard"]:
+            raise Rejected(f"there is no shard {shard}; they are 0 to {self._counts['shard'] - 1}")
+        target = f"shard-{shard}"
+        with self._lock:
+            self._wanted[partition] = target
+            owners = [place for place, held in self._has.items() if partition in held and place != target]
+            started = time.monotonic()
+            for place in owners:
+                with contextlib.suppress(Retryable):  # dead or stopped: the epoch tells it
+                    self._command(
+                        place, "give_up", partition, self._spec.settings.ray_drain_seconds,
+                        seconds=self._spec.settings.ray_drain_seconds + self._spec.settings.ray_stuck_seconds,
+                    )  # fmt: skip
+                self._has[place].pop(partition, None)
+            self._command(target, "open", [partition], self._job)
+            self._has.setdefault(target, {})[partition] = _JUST_OPENED
+            seconds = time.monotonic() - started
+        self._metrics.count("raygam_moves_total")
+        log.info("partition moved", extra={"partition": partition, "to": target, "seconds": round(seconds, 3)})
+        return seconds
+
+    def resize(self, shards: int) -> None:
+        """Have this many shards; partitions move to new ones one at a time.
+
+        Raises:
+            Rejected: fewer than now; take a shard's partitions away by `move` first.
+        """
+        with self._lock:
+            if shards < self._counts["shard"]:
+                raise Rejected(f"there are {self._counts['shard']} shards; their number only grows while they run")
+            self._counts["shard"] = shards
+
+    def close(self) -> None:
+        """End the engine: reading stops at a batch's edge, workers after their group, shards close their partitions."""
+        with self._lock:
+            self._stopping.set()
+            closing = []
+            for kind in ("shard", "worker"):
+                for name in self._watch.of_kind(kind, "well", "silent", "starting"):
+                    with contextlib.suppress(Retryable):
+                        handle = self._fleet.handle(name)
+                        if kind == "shard":
+                            closing.append((name, handle.stop_reading.remote(self._term)))
+            self._wait(closing)
+            for kind in ("worker", "shard"):
+                names = self._watch.of_kind(kind, "well", "silent")
+                self._wait([(name, self._fleet.handle(name).close.remote()) for name in names])
+            for name in self._fleet.living():
+                watched = self._watch.actors.get(name)
+                # By force only what does not answer: Ray reports a killed process as an accident.
+                self._fleet.end(name, watched.pid if watched and watched.verdict != "well" else None)
+
+    def _wait(self, closing: list[tuple[ActorName, Any]]) -> None:
+        for name, reference in closing:
+            try:
+                calls.result(reference, _COMMAND_SECONDS, f"closing {name.place}")
+            except Exception as error:  # noqa: BLE001 - it is ended anyway, and nothing durable depends on it
+                log.warning("an actor did not close", extra={"name_of": name.place, "error": str(error)})
+
+    # The loop
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            try:
+                with self._lock:
+                    if not self._stopping.is_set():
+                        self._failures = []
+                        self._tick()
+                self._trouble = "; ".join(self._failures)
+            except Superseded:
+                self._standing_by = True
+            except Exception as error:  # the top of the supervisor's thread: told, logged, tried again
+                self._trouble = f"supervisor: {error}"
+                log.exception("a tick failed")
+            self._ticks += 1
+            left = self._spec.settings.ray_heartbeat_seconds - (time.monotonic() - started)
+            self._stopping.wait(max(left, 0.02))
+
+    def _tick(self) -> None:
+        living = self._fleet.living()
+        for name in living:
+            key = (name.kind, name.slot)
+            self._incarnations[key] = max(self._incarnations.get(key, 0), name.incarnation)
+        self._watch.ask(living, self._term, 0.3)
+        if self._superseded():
+            return
+        for kind in KINDS:
+            for slot in range(self._counts[kind]):
+                self._keep(kind, slot, living)
+        self._take_reports()
+        self._place()
+        self._release_leases()
+
+    def _superseded(self) -> bool:
+        """Whether another supervisor rules; after it has been silent for long, this one takes over."""
+        reports: list[ShardReport] = [
+            one.report for name, one in self._watch.actors.items() if name.kind == "shard" and one.report is not None
+        ]
+        highest = max((report.term for report in reports), default=0)
+        if highest > self._term:
+            age = min(report.term_age for report in reports if report.term == highest)
+            if age < 2 * self._spec.settings.ray_stuck_seconds:
+                if not self._standing_by:
+                    log.warning("another supervisor rules; standing by", extra={"term": highest})
+                self._standing_by = True
+                return True
+            self._term = max(highest + 1, time.time_ns() // 1000)
+        self._standing_by = False
+        return False
+
+    def _keep(self, kind: str, slot: int, living: list[ActorName]) -> None:
+        """Start what is missing, replace what is dead or stuck."""
+        mine = [name for name in living if (name.kind, name.slot) == (kind, slot)]
+        cause = "missing"
+        for name in mine:
+            watched = self._watch.actors[name]
+            outdated = name is not mine[-1]
+            if watched.verdict in ("dead", "stuck") or outdated:
+                cause = "outdated" if outdated else watched.verdict
+                log.warning("replacing", extra={"name_of": self._fleet.full(name), "cause": cause})
+                self._fleet.end(name, watched.pid)
+                self._watch.actors.pop(name, None)
+                if kind == "shard":
+                    self._has.pop(name.place, None)
+            else:
+                return
+        place = f"{kind}-{slot}"
+        last = self._incarnations.get((kind, slot), 0)
+        if kind == "shard":
+            self._has.pop(place, None)
+        if last:
+            self._replaced[place] = self._replaced.get(place, 0) + 1
+            self._metrics.count("raygam_replacements_total", kind=kind, cause=cause)
+        self._incarnations[(kind, slot)] = last + 1
+        self._fleet.start(ActorName(kind, slot, last + 1))
+
+    def _take_reports(self) -> None:
+        now = time.monotonic()
+        for name in self._watch.of_kind("shard", "well", "silent", "starting", "stuck", "dead"):
+            one = self._watch.actors[name]
+            if one.verdict == "well":
+                self._down_since.pop(name.place, None)
+                status = one.report.status
+                self._has[name.place] = {at: held.epoch for at, held in status.partitions.items()}
+                if not self._job_asked and status.job is not None:
+                    self._job = status.job  # an earlier supervisor was told
+            else:
+                self._down_since.setdefault(name.place, now)
+
+    def _place(self) -> None:
+        """Open what nobody has; even out, one move at a time."""
+        settings = self._spec.settings
+        now = time.monotonic()
+        places = [
+            f"shard-{slot}"
+            for slot in range(self._counts["shard"])
+            if now - self._down_since.get(f"shard-{slot}", now) <= settings.ray_start_seconds
+        ]
+        held = self._owners()
+        self._wanted = placement.assign(self._spec.facts.partitions, places, self._wanted, held)
+        well = {name.place: self._watch.actors[name].report.status for name in self._watch.of_kind("shard", "well")}
+        for place, status in sorted(well.items()):
+            for partition in [at for at in self._has.get(place, {}) if held.get(at) != place]:
+                self._try(place, "give_up", partition, 0.0)  # a newer epoch has it, and it has not noticed yet
+                self._has[place].pop(partition, None)
+            missing = [at for at, wanted in self._wanted.items() if wanted == place and held.get(at) != place]
+            if missing and self._try(place, "open", missing, self._job):
+                self._has.setdefault(place, {}).update(dict.fromkeys(missing, _JUST_OPENED))
+            if self._job is not None and status.job != self._job:
+                self._try(place, "read", self._job)
+        if len(well) == len(places) == self._counts["shard"] and len(held) == self._spec.facts.partitions:
+            move = placement.next_move(sorted(well), held)
+            if move is not None:
+                self.move(move[0], int(move[1].rpartition("-")[2]))
+
+    def _owners(self) -> dict[int, str]:
+        """Partition to shard; of two that claim one, the newer epoch."""
+        best: dict[int, tuple[int, str]] = {}
+        for place, partitions in list(self._has.items()):
+            for partition, epoch in list(partitions.items()):
+                best[partition] = max(best.get(partition, (-1, "")), (epoch, place))
+        return {partition: place for partition, (_, place) in best.items()}
+
+    def _release_leases(self) -> None:
+        """Open the tasks of workers that are gone."""
+        living = {f"{name.place}:{name.incarnation}" for name in self._watch.actors if name.kind == "worker"}
+        for name in self._watch.of_kind("shard", "well"):
+            for holder in self._watch.actors[name].report.status.holders:
+                if holder not in living:
+                    self._try(name.place, "abandon", holder)
+
+    def _try(self, place: str, method: str, *arguments: Any) -> bool:
+        """Call a shard; one that fails is told of, and asked again in the next round."""
+        try:
+            self._command(place, method, *arguments)
+        except Superseded:
+            raise
+        except RaygamError as error:
+            self._failures.append(f"{place}: {error}")
+            log.warning("a command failed", extra={"name_of": place, "command": method, "error": str(error)})
+            return False
+        return True
+
+    def _command(self, place: str, method: str, *arguments: Any, seconds: float = _COMMAND_SECONDS) -> Any:
+        """Call a shard with this supervisor's term.
+
+        What it said of itself before is outdated by it.
+        """
+        if self._standing_by:
+            raise Superseded("another supervisor rules; ask that one")
+        for name in self._watch.of_kind("shard", "well", "silent", "starting"):
+            if name.place == place:
+                handle = self._fleet.handle(name)
+                try:
+                    return calls.result(
+                        getattr(handle, method).remote(self._term, *arguments), seconds, f"{place}.{method}"
+                    )
+                finally:
+                    self._watch.actors[name].pending = None
+        raise calls.Dead(f"there is no {place} at the moment")

@@ -1,0 +1,112 @@
+"""Liveness by progress: an actor that answers nothing, or stands still, counts as stuck."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import ray
+
+from . import calls
+from .fleet import Fleet
+from .spec import ActorName
+
+Verdict = Literal["well", "starting", "silent", "dead", "stuck"]
+
+
+@dataclass(slots=True)
+class Watched:
+    """What is known of one actor.
+
+    Attributes:
+        started: when it was first asked.
+        answered: when it last answered, None before the first time.
+        pid: its process, once it told.
+        report: its last report.
+        beats: its feeds' counters, and since when they are these.
+        verdict: what follows.
+        error: what its report failed with, empty if it did not.
+    """
+
+    started: float = field(default_factory=time.monotonic)
+    answered: float | None = None
+    pid: int | None = None
+    report: Any = None
+    verdict: Verdict = "starting"
+    error: str = ""
+    pending: Any = None
+    pending_pid: Any = None
+
+
+class Watch:
+    """Asks all actors for reports, at most one question under way to each.
+
+    Args:
+        fleet: the actors.
+        stuck_seconds: without an answer it counts as stuck.
+        start_seconds: the same for one that has never answered.
+    """
+
+    def __init__(self, fleet: Fleet, stuck_seconds: float, start_seconds: float) -> None:
+        self._fleet = fleet
+        self._stuck_seconds = stuck_seconds
+        self._start_seconds = start_seconds
+        self.actors: dict[ActorName, Watched] = {}
+
+    def ask(self, names: list[ActorName], term: int, seconds: float) -> None:
+        """Ask for reports, and judge by what has come within `seconds`."""
+        self.actors = {name: self.actors.get(name) or Watched() for name in names}
+        for name, one in self.actors.items():
+            if one.verdict == "dead":
+                continue
+            try:
+                handle = self._fleet.handle(name)
+                if one.pending is None:
+                    one.pending = handle.report.remote(term) if name.kind == "shard" else handle.report.remote()
+                if one.pid is None and one.pending_pid is None:
+                    one.pending_pid = handle.pid.remote()
+            except calls.Dead:
+                one.verdict = "dead"
+        waiting = [one.pending for one in self.actors.values() if one.pending is not None]
+        waiting += [one.pending_pid for one in self.actors.values() if one.pending_pid is not None]
+        done: set[Any] = set()
+        if waiting:
+            done = set(ray.wait(waiting, num_returns=len(waiting), timeout=seconds)[0])
+        for one in self.actors.values():
+            if one.verdict != "dead":
+                self._judge(one, done)
+
+    def of_kind(self, kind: str, *verdicts: Verdict) -> list[ActorName]:
+        """The actors of a kind with these verdicts, the newest incarnation of a slot only."""
+        newest: dict[int, ActorName] = {}
+        for name in sorted(self.actors):
+            if name.kind == kind:
+                newest[name.slot] = name
+        return [name for name in newest.values() if self.actors[name].verdict in verdicts]
+
+    def _judge(self, one: Watched, done: set[Any]) -> None:
+        now = time.monotonic()
+        if one.pending_pid in done:
+            try:
+                one.pid = calls.result(one.pending_pid, 1, "asking for the process")
+            except Exception as error:  # noqa: BLE001 - the report's call says the same
+                one.error = str(error)
+            one.pending_pid = None
+        if one.pending in done:
+            reference, one.pending = one.pending, None
+            try:
+                one.report = calls.result(reference, 1, "asking for a report")
+                one.answered, one.verdict, one.error = now, "well", ""
+            except calls.Dead:
+                one.verdict = "dead"
+            except calls.Unreachable:
+                one.verdict = "silent"
+            except Exception as error:  # noqa: BLE001 - it answers, but cannot be what it should be
+                one.error = str(error)
+                one.answered, one.verdict = now, "silent"
+            return
+        since = one.answered if one.answered is not None else one.started
+        limit = self._stuck_seconds if one.answered is not None else self._start_seconds
+        if now - since > limit:
+            one.verdict = "stuck"

@@ -1,0 +1,129 @@
+"""Workers of the slow path: each claims from every shard, thinks, and hands back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from ..memory.errors import RaygamError, Retryable
+from ..memory.ports import Reader
+from ..pipeline.metrics import Metrics
+from ..pipeline.worker import Worker
+from . import calls, logs
+from .routes import RemotePartition, Routes
+
+log = logging.getLogger("raygam.worker")
+_WAIT_SECONDS = 1.0
+_RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """What a worker actor is made of."""
+
+    worker: Worker
+    routes: Routes
+    readers: list[Reader]
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What a worker says of itself.
+
+    Attributes:
+        rounds: rises with every round; one that stands still while tasks are open is slow or stuck.
+        obstacle: an error that it tries again after, empty if none.
+    """
+
+    rounds: int
+    obstacle: str
+
+
+class WorkerActor:
+    """A loop over the shards' tasks, in a thread of its own."""
+
+    def __init__(self, make: Callable[..., WorkerParts], name: str, *arguments: Any) -> None:
+        logs.configure(name)
+        self._name = name
+        self._make: Callable[[], WorkerParts] = lambda: make(name, *arguments)
+        self._rounds = 0
+        self._obstacle = ""
+        self._waiting: dict[str, Any] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"raygam-{name}", daemon=True)
+        self._thread.start()
+
+    def pid(self) -> int:
+        """The process, to kill it when it does not answer."""
+        return os.getpid()
+
+    def report(self) -> WorkerReport:
+        """How it goes."""
+        return WorkerReport(self._rounds, self._obstacle)
+
+    def close(self) -> None:
+        """End after the present group."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        parts: WorkerParts | None = None
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                parts = parts or self._make()
+                if not self._round(parts):
+                    self._wait(parts)
+                failures, self._obstacle = 0, ""
+            except Exception as error:  # the top of the worker's thread: tried again, told, logged
+                failures += 1
+                self._obstacle = str(error)
+                level = logging.WARNING if isinstance(error, Retryable) else logging.ERROR
+                log.log(
+                    level, "a round failed", exc_info=not isinstance(error, RaygamError), extra={"error": str(error)}
+                )
+                self._stopping.wait(_RETRY_SECONDS[min(failures, len(_RETRY_SECONDS)) - 1])
+        for reader in parts.readers if parts else ():
+            reader.close()
+
+    def _round(self, parts: WorkerParts) -> bool:
+        """One group of every partition that has tasks; whether anything was done."""
+        did = False
+        asked = {handle: handle.wait_for_tasks.remote(0.0) for handle in parts.routes.shards().values()}
+        for handle, reference in asked.items():
+            try:
+                ready = calls.result(reference, 10, "asking for tasks")
+                for partition in ready:
+                    if self._stopping.is_set():
+                        return did
+                    source = RemotePartition(handle, partition, self._name)
+                    done = parts.worker.work(source, parts.readers[partition])
+                    self._rounds += 1
+                    if done.applied:
+                        parts.metrics.count("raygam_worker_tasks_total", done.applied, worker=self._name)
+                    did = did or bool(done.applied or done.failed)
+            except Retryable as error:  # this shard's trouble is not the others'
+                self._obstacle = str(error)
+                log.warning("a shard failed", extra={"error": str(error)})
+        return did
+
+    def _wait(self, parts: WorkerParts) -> None:
+        """Wait until some shard has tasks, without asking again and again."""
+        self._rounds += 1
+        shards = parts.routes.shards()
+        self._waiting = {name: asked for name, asked in self._waiting.items() if name in shards}
+        for name, handle in shards.items():
+            if name not in self._waiting:
+                self._waiting[name] = handle.wait_for_tasks.remote(_WAIT_SECONDS)
+        if not self._waiting:
+            self._stopping.wait(0.1)
+            return
+        answered, _ = ray.wait(list(self._waiting.values()), num_returns=1, timeout=_WAIT_SECONDS)
+        self._waiting = {name: asked for name, asked in self._waiting.items() if asked not in answered}

@@ -1,0 +1,411 @@
+"""Several partitions in one process: what a Ray shard actor is made of, without Ray.
+
+A host opens partitions and gives them up on command, reads sources for those that it
+has, and answers for them. A partition that another host opened is dropped at the first
+write that is refused (`Fenced`): the epoch decides, whatever anybody was told.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..memory.errors import Fenced, LeaseLost, NotOwner, Retryable
+from ..memory.model import User
+from ..memory.ports import Store, Vectors
+from ..memory.proposal import Proposal
+from ..memory.writes import LeasedTask, SourcePosition
+from .batches import TurnBatch
+from .host_feed import Feed, FeedStatus, Job
+from .intake import Intake
+from .metrics import Metrics, NoMetrics
+from .reading import Reading
+from .shard import Receipt, Shard, ShardSettings
+
+log = logging.getLogger("raygam.shard")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One owned partition: the epoch of its opening, its tasks, and how far each source is taken."""
+
+    epoch: int
+    open_tasks: int
+    parked_tasks: int
+    positions: dict[str, SourcePosition] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """What a host says of itself: the partitions that it has, its feeds, and who holds leases."""
+
+    name: str
+    pid: int
+    partitions: dict[int, PartitionStatus]
+    feeds: list[FeedStatus]
+    job: Job | None
+    holders: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Owned:
+    shard: Shard
+    closing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """Settings of a host.
+
+    Attributes:
+        shard: settings of each partition's writer.
+        max_open_tasks: reading waits while more tasks of the host are open.
+        max_waiting_turns: and while more turns wait, in memory, for open tasks of their users.
+        min_free_bytes: reading waits while the state's disk has less room.
+        read_ahead: chunks decoded and embedded before their turn.
+    """
+
+    shard: ShardSettings = field(default_factory=ShardSettings)
+    max_open_tasks: int = 2000
+    max_waiting_turns: int = 100_000
+    min_free_bytes: int = 256 * 1024 * 1024
+    read_ahead: int = 2
+
+
+class ShardHost:
+    """Owns some partitions of a store. Thread-safe.
+
+    Args:
+        name: the shard's name, in logs and metrics.
+        pid: its process.
+        store: opened for writing; closed with the host.
+        reading: queries; closed with the host.
+        intake: turns records into embedded batches.
+        settings: the host's settings.
+        clock_us: the engine's clock, for leases.
+        open_source: opens a file for reading.
+        state_path: where the state's disk is looked at.
+        metrics: where figures go.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pid: int,
+        store: Store,
+        reading: Reading,
+        intake: Intake,
+        settings: HostSettings,
+        clock_us: Callable[[], int],
+        open_source: Callable[[Path], Any],
+        state_path: Path,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.intake = intake
+        self.state_path = state_path
+        self.metrics: Metrics = metrics or NoMetrics()
+        self.open_source = open_source
+        self._pid = pid
+        self._store = store
+        self._reading = reading
+        self._clock_us = clock_us
+        self._lock = threading.RLock()
+        self._changed = threading.Condition()
+        self._signals = 0
+        self._owned: dict[int, _Owned] = {}
+        self._feeds: list[Feed] = []
+        self._job: Job | None = None
+        self._closed = False
+
+    # Ownership
+
+    def open(self, partitions: Sequence[int], job: Job | None = None) -> None:
+        """Open partitions, fencing whoever had them, and read the job's source for them.
+
+        What is open here already stays as it is.
+
+        Raises:
+            Retryable: a file is locked by a process that stopped in the middle of a transaction, or the
+                disk is full; partitions opened before stay open.
+        """
+        for partition in partitions:
+            with self._lock:
+                if self._closed:
+                    raise NotOwner(f"shard {self.name} is closed; ask another")
+                if partition in self._owned:
+                    continue
+                started = time.monotonic()
+                shard = Shard(self._store.writer(partition), self.settings.shard, self._clock_us, self._signal)
+                self._owned[partition] = _Owned(shard)
+            log.info(
+                "partition opened",
+                extra={
+                    "partition": partition, "epoch": shard.epoch, "seconds": round(time.monotonic() - started, 3)
+                },
+            )  # fmt: skip
+        if job is not None:
+            self.read(job)
+        self._signal()
+
+    def give_up(self, partition: int, drain_seconds: float = 0.0) -> None:
+        """Close a partition: no new tasks, reading stopped at a batch's edge, leased tasks waited for.
+
+        Args:
+            partition: the partition; nothing happens if it is not owned.
+            drain_seconds: how long to wait for tasks that workers have in hand; what comes later
+                is refused and worked on again.
+        """
+        with self._lock:
+            entry = self._owned.get(partition)
+            if entry is None:
+                return
+            entry.closing = True
+            feeds = [feed for feed in self._feeds if partition in feed.partitions]
+        for feed in feeds:
+            feed.leave(partition)
+        deadline = time.monotonic() + drain_seconds
+        while entry.shard.leased_count() and (left := deadline - time.monotonic()) > 0:
+            with self._changed:
+                self._changed.wait(timeout=min(left, 0.05))
+        self._drop(partition, entry)
+        log.info("partition given up", extra={"partition": partition, "epoch": entry.shard.epoch})
+
+    def partitions(self) -> list[int]:
+        """The partitions that are open here."""
+        with self._lock:
+            return sorted(self._owned)
+
+    def close(self) -> None:
+        """Stop reading at a batch's edge, and close everything."""
+        with self._lock:
+            self._closed = True
+        self.stop_reading()
+        with self._lock:
+            owned = dict(self._owned)
+        for partition, entry in owned.items():
+            self._drop(partition, entry)
+        self._reading.close()
+        self._store.close()
+        self._signal()
+
+    # Sources
+
+    def read(self, job: Job) -> None:
+        """Read a source for all owned partitions that are not read for yet."""
+        with self._lock:
+            if self._job is not None and self._job.source_id != job.source_id:
+                self._feeds = [feed for feed in self._feeds if feed.is_alive()]
+            self._job = job
+            fed = {at for feed in self._feeds if feed.job.source_id == job.source_id for at in feed.partitions}
+            wanted = [at for at, entry in self._owned.items() if at not in fed and not entry.closing]
+            if wanted:
+                feed = Feed(self, job, wanted)
+                self._feeds.append(feed)
+                feed.start()
+
+    def stop_reading(self) -> None:
+        """Stop all feeds at a batch's edge, and forget the job."""
+        with self._lock:
+            feeds, self._feeds, self._job = self._feeds, [], None
+        for feed in feeds:
+            feed.stop()
+        for feed in feeds:
+            feed.join()
+
+    def shard(self, partition: int) -> Shard:
+        """The writer of an owned partition.
+
+        Raises:
+            NotOwner: it is another's.
+        """
+        return self._entry(partition).shard
+
+    # Calls of workers, drivers and the endpoint
+
+    def ingest(self, batch: TurnBatch) -> Receipt:
+        """Apply a batch in one transaction; durable and searchable on return."""
+        started = time.perf_counter()
+        with self._calling(batch.partition) as shard:
+            receipt = shard.ingest(batch)
+        self.metrics.observe("raygam_ingest_seconds", time.perf_counter() - started, shard=self.name)
+        self.metrics.count("raygam_turns_accepted_total", receipt.accepted, shard=self.name)
+        if receipt.duplicates:
+            self.metrics.count("raygam_turns_duplicate_total", receipt.duplicates, shard=self.name)
+        if receipt.dead_letters:
+            self.metrics.count("raygam_dead_letters_total", receipt.dead_letters, shard=self.name)
+        return receipt
+
+    def flush(self, partition: int, users: Sequence[User] | None = None) -> int:
+        """Record a flush of users, or of all of the partition."""
+        with self._calling(partition) as shard:
+            return shard.flush(users)
+
+    def wait_for_tasks(self, seconds: float) -> list[int]:
+        """The partitions with tasks to claim; waits for some up to `seconds`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            with self._changed:
+                seen = self._signals
+            with self._lock:
+                ready = [at for at, entry in self._owned.items() if not entry.closing and entry.shard.has_claimable()]
+            left = deadline - time.monotonic()
+            if ready or left <= 0 or self._closed:
+                return ready
+            with self._changed:
+                if self._signals == seen:
+                    self._changed.wait(timeout=left)
+
+    def claim(self, partition: int, limit: int, holder: str) -> list[LeasedTask]:
+        """Lease tasks of a partition to a worker; none while it is given up."""
+        if self._entry(partition).closing:
+            return []
+        with self._calling(partition) as shard:
+            return shard.claim(limit, holder)
+
+    def abandon(self, holder: str) -> int:
+        """A worker is gone: open its tasks again; return how many they were."""
+        opened = 0
+        for partition in self.partitions():
+            try:
+                with self._calling(partition) as shard:
+                    opened += shard.abandon(holder)
+            except NotOwner:
+                continue
+        return opened
+
+    def submit(self, partition: int, proposals: Sequence[Proposal]) -> list[LeaseLost | None]:
+        """Apply proposals in one transaction."""
+        started = time.perf_counter()
+        with self._calling(partition) as shard:
+            outcomes = shard.submit(proposals)
+        self.metrics.observe("raygam_apply_seconds", time.perf_counter() - started, shard=self.name)
+        lost = sum(outcome is not None for outcome in outcomes)
+        self.metrics.count("raygam_tasks_applied_total", len(outcomes) - lost, shard=self.name)
+        if lost:
+            self.metrics.count("raygam_leases_lost_total", lost, shard=self.name)
+        self._signal()
+        return outcomes
+
+    def fail(self, partition: int, task_id: str, token: str, error: str) -> None:
+        """Give a leased task back."""
+        log.warning("task given back", extra={"partition": partition, "task": task_id, "error": error})
+        self.metrics.count("raygam_tasks_failed_total", shard=self.name)
+        with self._calling(partition) as shard:
+            shard.fail(task_id, token, error)
+
+    def search(
+        self, partition: int, user: User, query: str, vector: Vectors | None, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Answer a query from an owned partition, beside its writer."""
+        started = time.perf_counter()
+        if self._entry(partition).closing:
+            raise NotOwner(f"partition {partition} is being moved away from shard {self.name}; ask again")
+        answer = self._reading.answer(user, query, vector=vector, **options)
+        self.metrics.observe("raygam_search_seconds", time.perf_counter() - started, shard=self.name)
+        return answer
+
+    def status(self) -> HostStatus:
+        """What this host has and does; also sets its gauges."""
+        with self._lock:
+            owned = dict(self._owned)
+            feeds = [feed.status() for feed in self._feeds]
+            job = self._job
+        partitions: dict[int, PartitionStatus] = {}
+        for at, entry in owned.items():
+            try:
+                partitions[at] = PartitionStatus(entry.shard.epoch, *entry.shard.task_counts(), entry.shard.positions())
+            except Fenced:
+                self._drop(at, entry)
+        self._set_gauges(partitions, feeds)
+        holders = {name for entry in owned.values() for name in entry.shard.lease_holders()}
+        return HostStatus(self.name, self._pid, partitions, feeds, job, tuple(sorted(holders)))
+
+    def wait_for_capacity(self, stopped: Callable[[], bool], paused: Callable[[str], None]) -> None:
+        """Return once tasks and disk have caught up, or `stopped()`; `paused` is told why it waits."""
+        from .host_feed import free_bytes
+
+        while not stopped():
+            with self._changed:
+                seen = self._signals
+            with self._lock:
+                shards = [entry.shard for entry in self._owned.values()]
+            open_tasks = sum(shard.task_counts()[0] for shard in shards)
+            turns = sum(shard.waiting_turns() for shard in shards)
+            if open_tasks > self.settings.max_open_tasks:
+                paused(f"{open_tasks} tasks are open, more than {self.settings.max_open_tasks} (max_open_tasks)")
+            elif turns > self.settings.max_waiting_turns:
+                paused(f"{turns} turns wait for tasks, more than {self.settings.max_waiting_turns} (max_waiting_turns)")
+            elif (free := free_bytes(self.state_path)) < self.settings.min_free_bytes:
+                paused(f"the disk has {free} bytes left, fewer than {self.settings.min_free_bytes} (min_free_bytes)")
+            else:
+                paused("")
+                return
+            with self._changed:
+                if self._signals == seen:
+                    self._changed.wait(timeout=0.5)
+
+    def fenced(self, partition: int) -> None:
+        """Another host has opened the partition: drop it."""
+        with self._lock:
+            entry = self._owned.get(partition)
+        if entry is not None:
+            log.warning("partition lost to a newer epoch", extra={"partition": partition, "epoch": entry.shard.epoch})
+            self.metrics.count("raygam_fenced_total", shard=self.name)
+            self._drop(partition, entry)
+
+    @contextmanager
+    def _calling(self, partition: int) -> Iterator[Shard]:
+        entry = self._entry(partition)
+        try:
+            yield entry.shard
+        except Fenced as error:
+            self.fenced(partition)
+            raise NotOwner(f"partition {partition} was opened by another shard; ask who has it") from error
+        except Retryable:
+            raise
+        except Exception as error:
+            with self._lock:
+                gone = self._owned.get(partition) is not entry
+            if gone:  # closed in the middle of the call
+                raise NotOwner(
+                    f"partition {partition} was just given up by shard {self.name}; ask who has it"
+                ) from error
+            raise
+
+    def _entry(self, partition: int) -> _Owned:
+        with self._lock:
+            entry = self._owned.get(partition)
+        if entry is None:
+            raise NotOwner(f"partition {partition} is not with shard {self.name}; ask who has it")
+        return entry
+
+    def _drop(self, partition: int, entry: _Owned) -> None:
+        with self._lock:
+            if self._owned.get(partition) is entry:
+                del self._owned[partition]
+            feeds = list(self._feeds)
+        for feed in feeds:
+            feed.forget(partition)
+        entry.shard.close()
+
+    def _signal(self) -> None:
+        with self._changed:
+            self._signals += 1
+            self._changed.notify_all()
+
+    def _set_gauges(self, partitions: dict[int, PartitionStatus], feeds: list[FeedStatus]) -> None:
+        gauge, shard = self.metrics.gauge, self.name
+        gauge("raygam_partitions", len(partitions), shard=shard)
+        gauge("raygam_open_tasks", sum(one.open_tasks for one in partitions.values()), shard=shard)
+        gauge("raygam_parked_tasks", sum(one.parked_tasks for one in partitions.values()), shard=shard)
+        gauge("raygam_reading_paused", float(any(one.paused for one in feeds)), shard=shard)
+        gauge("raygam_source_lag_bytes", sum(one.size - one.offset for one in feeds if not one.ended), shard=shard)

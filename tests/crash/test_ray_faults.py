@@ -1,0 +1,254 @@
+"""Actors killed, stopped and doubled while a file streams: the state ends as without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygam.adapters.sqlite_store import SqliteStore
+from raygam.pipeline import cli_run
+from raygam.pipeline.config import Settings, read_settings
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+State = dict[str, Any]
+TURNS = 2400
+WORDS = "garden river train ticket doctor sister holiday coffee recipe guitar match report laptop beach".split()
+
+
+def settings(**changed: Any) -> Settings:
+    """Many small chunks and tasks, so that a kill falls into the middle of everything."""
+    values: dict[str, Any] = {"embedder": "stub", "partitions": 4, "chunk_bytes": 4096, "worker_group": 4}
+    values |= {"max_buffer_tokens": 200, "ray_heartbeat_seconds": 0.2, "ray_stuck_seconds": 3.0}
+    return read_settings(**(values | changed))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Turns of 40 users, with late turns, duplicates, session ends and bad lines."""
+    chance = random.Random(5)
+    lines: list[str] = []
+    for number in range(TURNS):
+        user = f"u{chance.randrange(40)}"
+        minute = number * 2 - (50 if number % 29 == 0 else 0)
+        turn = {
+            "message_id": f"m{number - (1 if number % 41 == 0 else 0)}",
+            "user_id": user,
+            "session_id": f"s{number // 400}",
+            "speaker": "Ana" if number % 2 else "Bo",
+            "role": "user",
+            "text": " ".join(chance.choices(WORDS, k=12)) + (" yesterday?" if number % 7 == 0 else "."),
+            "timestamp": 1_700_000_000_000 + minute * 60_000,
+        }
+        lines.append(json.dumps(turn))
+        if number % 97 == 0:
+            lines.append('{"message_id": ')
+            lines.append(json.dumps({"message_id": "", "user_id": user}))
+        if number % 83 == 0:
+            lines.append(json.dumps({"type": "session_end", "user_id": user, "session_id": "s0", "timestamp": 0}))
+    path = tmp_path_factory.mktemp("source") / "dialogue.jsonl"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory, state_of: Callable[[Path], State]) -> State:
+    state = tmp_path_factory.mktemp("undisturbed") / "state"
+    cli_run.run(source, state, settings(), quiet=True)
+    return state_of(state)
+
+
+class Streaming:
+    """A run on Ray in a thread, to be disturbed."""
+
+    def __init__(self, cluster: Any, source: Path) -> None:
+        self.cluster = cluster
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(source,))
+        self._thread.start()
+
+    def _run(self, source: Path) -> None:
+        from raygam.actors.driving import run_file
+
+        try:
+            run_file(self.cluster, source)
+        except BaseException as error:  # noqa: BLE001 - `end` raises it
+            self._failure = error
+
+    def until(self, accepted: int) -> Any:
+        """Wait until so many turns are in; return the progress, which must not be the end."""
+        progress = self.cluster.ask("progress")
+        while progress.accepted < accepted and self._thread.is_alive():
+            progress = self.cluster.ask("progress")
+        assert self._thread.is_alive(), f"the run was over before it could be disturbed: {self._failure}"
+        return progress
+
+    def end(self) -> Any:
+        """Wait for the end; return the last progress."""
+        self._thread.join(timeout=120)
+        assert not self._thread.is_alive(), self.cluster.ask("progress")
+        if self._failure is not None:
+            raise self._failure
+        return self.cluster.ask("progress")
+
+
+@contextmanager
+def streaming(source: Path, state: Path, **changed: Any) -> Iterator[Streaming]:
+    from raygam.actors.cluster import Cluster
+
+    cluster = Cluster.open(state, settings(**changed), shards=2, workers=2)
+    try:
+        yield Streaming(cluster, source)
+    finally:
+        cluster.close()
+
+
+def wait_for(met: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("place", ["shard-1", "worker-0", "embedder-0", "supervisor"])
+def test_sigkill(
+    source: Path, undisturbed: State, tmp_path: Path, state_of: Callable[[Path], State], place: str
+) -> None:
+    with streaming(source, tmp_path / "state") as run:
+        for accepted in (300, 1200):
+            progress = run.until(accepted)
+            pid = run.cluster.ask("pid") if place == "supervisor" else progress.pids[place]
+            os.kill(pid, signal.SIGKILL)
+            if place == "supervisor":
+                wait_for(lambda pid=pid: run.cluster.ask("pid") != pid)  # type: ignore[misc]
+            else:
+                wait_for(lambda pid=pid: run.cluster.ask("progress").pids.get(place, pid) != pid)  # type: ignore[misc]
+        progress = run.end()
+        assert progress.replaced == ({} if place == "supervisor" else {place: 2})
+    assert state_of(tmp_path / "state") == undisturbed
+
+
+def test_a_stopped_shard_is_replaced(
+    source: Path, undisturbed: State, tmp_path: Path, state_of: Callable[[Path], State]
+) -> None:
+    """Ray does not notice it: the supervisor does, by its silence."""
+    with streaming(source, tmp_path / "state") as run:
+        pid = run.until(600).pids["shard-0"]
+        os.kill(pid, signal.SIGSTOP)
+        assert run.end().replaced == {"shard-0": 1}
+        wait_for(lambda: not alive(pid))
+    assert state_of(tmp_path / "state") == undisturbed
+
+
+def test_a_shard_stopped_inside_a_transaction_is_killed_first(
+    source: Path, undisturbed: State, tmp_path: Path, state_of: Callable[[Path], State]
+) -> None:
+    """It holds SQLite's lock, so that nobody can open its partition before it is gone."""
+    with streaming(source, tmp_path / "state") as run:
+        progress = run.until(300)
+        mine = [at for at, shard in progress.owned.items() if shard == "shard-0"]
+        pid = progress.pids["shard-0"]
+        stop(pid, tmp_path / "state", mine, inside=True)
+        assert run.end().replaced == {"shard-0": 1}
+        assert not alive(pid)
+    assert state_of(tmp_path / "state") == undisturbed
+
+
+def test_a_zombie_wakes_and_is_fenced(
+    source: Path, undisturbed: State, tmp_path: Path, state_of: Callable[[Path], State]
+) -> None:
+    """Its partitions were opened elsewhere while it stood still; what it writes after that is refused."""
+    with streaming(source, tmp_path / "state", ray_stuck_seconds=20.0) as run:
+        progress = run.until(300)
+        mine = [at for at, shard in progress.owned.items() if shard == "shard-0"]
+        stop(progress.pids["shard-0"], tmp_path / "state", mine, inside=False)
+        fence = SqliteStore.join(tmp_path / "state", run.cluster.spec.facts, run.cluster.spec.cluster)
+        try:
+            for partition in mine:
+                fence.writer(partition).close()  # an opening elsewhere: the epoch is one higher
+        finally:
+            os.kill(progress.pids["shard-0"], signal.SIGCONT)
+            fence.close()
+        after = run.end()
+        assert after.replaced == {}
+        assert {after.epochs[partition] for partition in mine} == {3}, "it went on under the epoch that was fenced"
+    assert state_of(tmp_path / "state") == undisturbed
+
+
+def test_partitions_move_while_they_stream(
+    source: Path, undisturbed: State, tmp_path: Path, state_of: Callable[[Path], State]
+) -> None:
+    """There and back, then to a third shard that comes."""
+    with streaming(source, tmp_path / "state") as run:
+        for accepted, partition in ((200, 0), (500, 1)):
+            owner = run.until(accepted).owned[partition]
+            assert run.cluster.move(partition, 1 - int(owner[-1])) < 5.0
+        run.until(900)
+        run.cluster.ask("resize", 3)
+        progress = run.end()
+        wait_for(lambda: len(set(run.cluster.ask("progress").owned.values())) == 3)
+        assert progress.replaced == {}
+    assert state_of(tmp_path / "state") == undisturbed
+
+
+def test_two_supervisors(source: Path, undisturbed: State, tmp_path: Path, state_of: Callable[[Path], State]) -> None:
+    """The second rules, the first stands by; a shard that dies is replaced once. Then the second dies too."""
+    import ray
+
+    from raygam.actors.cluster import start_supervisor
+
+    with streaming(source, tmp_path / "state", ray_stuck_seconds=2.0) as run:
+        run.until(200)
+        other = start_supervisor(run.cluster.spec, f"{run.cluster.spec.prefix}another")
+        try:
+            wait_for(lambda: ray.get(other.progress.remote(), timeout=10).ready)
+            progress = run.until(500)
+            os.kill(progress.pids["shard-0"], signal.SIGKILL)
+            wait_for(lambda: ray.get(other.progress.remote(), timeout=10).replaced == {"shard-0": 1})
+        finally:
+            ray.kill(other, no_restart=True)
+        run.end()
+        pid = run.cluster.ask("progress").pids["shard-1"]
+        os.kill(pid, signal.SIGKILL)  # the first takes over
+        wait_for(lambda: run.cluster.ask("progress").pids.get("shard-1", pid) != pid, 30)
+    assert state_of(tmp_path / "state") == undisturbed
+
+
+def stop(pid: int, state: Path, partitions: list[int], *, inside: bool) -> None:
+    """Stop a shard's process inside a write transaction, or outside of every one."""
+    for _ in range(2000):
+        os.kill(pid, signal.SIGSTOP)
+        if any(is_locked(state / f"partition-{at:04d}.db") for at in partitions) == inside:
+            return
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.001)
+    raise AssertionError(f"the process was never met {'inside' if inside else 'outside'} a transaction")
+
+
+def is_locked(path: Path) -> bool:
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        connection.execute("ROLLBACK")
+        return False
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
