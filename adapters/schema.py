@@ -34,7 +34,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """The form of the state. Revision `f"{FORMAT_VERSION:04d}"` of the migrations makes it."""
 
 EVENT_STEP = 1 << 20
@@ -83,6 +83,15 @@ partition = _table(
     PrimaryKeyConstraint("partition"),
     CheckConstraint("epoch > 0", name="partition_epoch"),
 )
+
+opening = _table(
+    "opening",
+    _column("partition", Whole, ForeignKey("partition.partition")),
+    _column("epoch", Whole),
+    _column("opened_by", Text),
+    PrimaryKeyConstraint("partition", "epoch"),
+)
+"""Who opened the partition for writing, for the people who look after it; the latest few."""
 
 source_position = _table(
     "source_position",

@@ -184,6 +184,7 @@ class SqliteReader:
             users, events = self._read(queries.COUNT_USERS)[0]
             tasks: dict[str, int] = dict(self._read(queries.COUNT_TASKS))
             sources = self._read(statements.READ_SOURCES)
+            opener = self._read(statements.READ_OPENERS)
             letters: int = self._read(queries.COUNT_DEAD_LETTERS)[0][0]
         parked = tasks.get(TaskStatus.PARKED, 0)
         return PartitionInfo(
@@ -196,6 +197,7 @@ class SqliteReader:
             parked_tasks=parked,
             dead_letters=letters,
             counts=rows.decode_counts(held[0][5]) if held else {},
+            opened_by=opener[0][0] if opener else "",
         )
 
     def tasks(self) -> list[TaskRow]:

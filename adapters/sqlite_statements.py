@@ -32,6 +32,7 @@ from .schema import (
     episode,
     event,
     event_relation,
+    opening,
     owner,
     partition,
     source_position,
@@ -107,6 +108,11 @@ BUMP_EPOCH = sql(
     .where(partition.c.partition == bindparam("at")),
     "at",
 )
+INSERT_OPENING = _insert(opening)
+FORGET_OPENINGS = sql(
+    delete(opening).where(opening.c.partition == bindparam("at"), opening.c.epoch <= bindparam("until")), "at", "until"
+)
+READ_OPENERS = sql(select(opening.c.opened_by).order_by(opening.c.epoch.desc()))
 ADVANCE_PARTITION = sql(
     update(partition)
     .values(

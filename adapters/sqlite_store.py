@@ -96,7 +96,12 @@ class SqliteStore:
                 if held is None:
                     _make(directory, facts)
                     held = facts
-            _compare(directory, held, facts)
+                _compare(directory, held, facts)
+                for partition in range(held.partitions):
+                    path = _partition_path(directory, partition)
+                    if path.exists():  # a missing one is told of by who asks for it
+                        with translated_errors(path):
+                            _migrate(path)
             return cls(directory, held, lock)
         except BaseException:
             lock.release()
@@ -130,8 +135,12 @@ class SqliteStore:
         """What the state was made with."""
         return self._facts
 
-    def writer(self, partition: int) -> SqliteWriter:
+    def writer(self, partition: int, opened_by: str = "") -> SqliteWriter:
         """Open for writing: bumps the epoch, so that an older writer is fenced.
+
+        Args:
+            partition: its number.
+            opened_by: who opens it, for people.
 
         Raises:
             Misconfigured: the store was opened for reading only, or there is no such partition.
@@ -141,9 +150,7 @@ class SqliteStore:
         path = self._path(partition)
         if not path.exists():  # it was made with the state: making it now would hide a loss
             raise Misconfigured(f"{path} is missing; restore it from a copy")
-        with translated_errors(path):
-            _migrate(path)
-        writer = SqliteWriter(path, partition, self._facts.dimension)
+        writer = SqliteWriter(path, partition, self._facts.dimension, opened_by)
         self._opened.append(writer)
         return writer
 

@@ -17,6 +17,7 @@ from .sqlite_connection import close_writing, open_for_writing, transaction, tra
 from .write_rules import check_write
 
 _MAX_CACHED_OWNERS = 100_000
+_KEPT_OPENINGS = 20
 
 
 class _Draft:
@@ -42,11 +43,13 @@ class SqliteWriter:
         path: the partition's file, its tables up to date.
         partition: its number.
         dimension: of the vectors.
+        opened_by: who opens it, for people.
     """
 
-    def __init__(self, path: Path, partition: int, dimension: int) -> None:
+    def __init__(self, path: Path, partition: int, dimension: int, opened_by: str = "") -> None:
         self._path = path
         self._partition = partition
+        self._opened_by = opened_by
         self._dimension = dimension
         self._owners: dict[User, int] = {}
         self._sessions: dict[int, frozenset[str]] = {}  # whose buffers stand in the ledger, as far as known
@@ -196,6 +199,8 @@ class SqliteWriter:
                 )
             self._connection.execute(statements.INSERT_PARTITION, (self._partition, 1, 1, 1, 1, rows.EMPTY_MAPPING))
         held: rows.Row = self._connection.execute(statements.READ_PARTITION).fetchone()
+        self._connection.execute(statements.INSERT_OPENING, (self._partition, held[1], self._opened_by))
+        self._connection.execute(statements.FORGET_OPENINGS, (self._partition, held[1] - _KEPT_OPENINGS))
         return held
 
     def _check_epoch(self) -> None:

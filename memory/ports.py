@@ -283,8 +283,13 @@ class Store(Protocol):
     @property
     def facts(self) -> StateFacts: ...
 
-    def writer(self, partition: int) -> Writer:
-        """Open for writing: bumps the epoch, so that an older writer is fenced."""
+    def writer(self, partition: int, opened_by: str = "") -> Writer:
+        """Open for writing: bumps the epoch, so that an older writer is fenced.
+
+        Args:
+            partition: its number.
+            opened_by: who opens it, for people.
+        """
         ...
 
     def reader(self, partition: int) -> Reader: ...

@@ -239,3 +239,4 @@ class PartitionInfo:
     parked_tasks: int
     dead_letters: int
     counts: Mapping[str, int]
+    opened_by: str = ""

@@ -14,7 +14,7 @@ import typer
 
 from ..memory.errors import Misconfigured
 from ..memory.model import DEFAULT_TENANT
-from . import cli_read, cli_run, display
+from . import cli_partitions, cli_read, cli_run, display
 from .cli import EXIT_INTERRUPTED
 from .config import read_settings
 
@@ -151,6 +151,16 @@ def dead_letters(
         display.output.print(display.dead_letters_table(display.shown(found["dead_letters"]), found["total"]))
         if found["total"] > len(found["dead_letters"]):
             display.note(f"showing {len(found['dead_letters'])} of {found['total']}; use --limit for more")
+
+
+@app.command()
+def partitions(state: State, as_json: Json = False) -> None:
+    """Show every partition: epoch, who opened it last, source positions, users, tasks."""
+    found = cli_partitions.partitions(state)
+    if as_json:
+        _print_json(found)
+    else:
+        display.output.print(cli_partitions.partitions_table(display.shown(found)))
 
 
 @app.command()

@@ -17,6 +17,7 @@ from .batches import TurnBatch
 from .intake import Intake
 from .records import EndOfSession, Turn
 from .shard import API_SOURCE, Receipt, Shard, ShardSettings
+from .whereabouts import this_process
 from .worker import Models, Worker
 
 _RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0)
@@ -61,7 +62,7 @@ class Engine:
         self._failure: Exception | None = None
         self._obstacle: Retryable | None = None  # what the workers keep running into
         partitions = range(store.facts.partitions)
-        self._shards = [Shard(store.writer(at), settings, clock_us, self._signal) for at in partitions]
+        self._shards = [Shard(store.writer(at, this_process()), settings, clock_us, self._signal) for at in partitions]
         self._readers: list[Reader] = [store.reader(at) for at in partitions]
         self._inline = Worker(models, worker_group)
         self._inline_lock = threading.Lock()

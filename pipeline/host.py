@@ -27,6 +27,7 @@ from .intake import Intake
 from .metrics import Metrics, NoMetrics
 from .reading import Reading
 from .shard import Receipt, Shard, ShardSettings
+from .whereabouts import this_process
 
 log = logging.getLogger("raygam.shard")
 Result = TypeVar("Result")
@@ -144,7 +145,12 @@ class ShardHost:
                 if partition in self._owned:
                     continue
                 started = time.monotonic()
-                shard = Shard(self._store.writer(partition), self.settings.shard, self._clock_us, self._signal)
+                shard = Shard(
+                    self._store.writer(partition, this_process(self.name)),
+                    self.settings.shard,
+                    self._clock_us,
+                    self._signal,
+                )
                 self._owned[partition] = _Owned(shard)
             log.info(
                 "partition opened",

@@ -237,6 +237,25 @@ def test_the_migrations_make_the_schema(tmp_path: Path, directory: Path) -> None
         assert tables(direct) == tables(directory / made)
 
 
+def test_a_state_of_the_first_format_is_brought_up(directory: Path) -> None:
+    """As the first raygam left it: its tables, and turns in them."""
+    with SqliteStore.create_or_open(directory, FACTS) as store:
+        store.writer(0).commit(turns(3))
+    for path in directory.glob("partition-*.db"):
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("DROP TABLE opening")
+            connection.execute("UPDATE alembic_version SET version_num = '0001'")
+    with closing(sqlite3.connect(directory / "state.db")) as connection, connection:
+        connection.execute("UPDATE fact SET value = '1' WHERE name = 'format'")
+    with pytest.raises(Misconfigured, match=r"format 0001.*brings it up to date"):
+        SqliteStore.open_read_only(directory).reader(0)
+    with SqliteStore.create_or_open(directory, FACTS) as store:
+        store.writer(0, "the next raygam")
+        reader = store.reader(0)
+        assert len(reader.events(ANNA)) == 2  # the third is another user's
+        assert reader.partition_info().opened_by == "the next raygam"
+
+
 @pytest.mark.parametrize("file", ["state.db", "partition-0000.db"])
 def test_a_newer_format_is_refused(directory: Path, file: str) -> None:
     with closing(sqlite3.connect(directory / file)) as connection, connection:
