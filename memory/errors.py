@@ -49,4 +49,12 @@ class StateLocked(Misconfigured):
 
 
 class Stale(RaygamError):
-    """The reader has not reached the position that the caller asked for."""
+    """The reader has not reached the position that the caller asked for.
+
+    Attributes:
+        position: the one that it has reached, None where it is not known.
+    """
+
+    def __init__(self, message: str, position: int | None = None) -> None:
+        super().__init__(message)
+        self.position = position

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..memory import identity
 from ..memory.model import User
-from ..memory.ports import Embedder
+from ..memory.ports import Embedder, Vectors
 from ..memory.writes import DeadLetter, SourcePosition, StateFacts
 from .batches import TurnBatch, texts_to_embed, to_record_batch
 from .records import BadRecord, EndOfSession, RecordLimits, Turn, decode, owner_of
@@ -114,16 +114,26 @@ class Intake:
     def embedded(self, plain: Sequence[TurnBatch]) -> list[TurnBatch]:
         """Embed all batches in one call, so that short batches share the model's passes."""
         texts = [texts_to_embed(batch.records) for batch in plain]
-        flat = [text for column in texts for text in column]
-        turns = [text for text in flat if text]
-        vectors = self._embedder.embed(turns)
-        if len(turns) != len(flat):
-            spread = np.zeros((len(flat), self._embedder.dimension), dtype=np.float32)
-            spread[[at for at, text in enumerate(flat) if text]] = vectors
-            vectors = spread
-        ready = []
-        start = 0
-        for batch, column in zip(plain, texts, strict=True):
-            ready.append(replace(batch, vectors=vectors[start : start + len(column)]))
-            start += len(column)
-        return ready
+        turns = [text for column in texts for text in column if text]
+        return with_vectors(plain, texts, self._embedder.embed(turns))
+
+
+def with_vectors(plain: Sequence[TurnBatch], texts: Sequence[Sequence[str]], vectors: Vectors) -> list[TurnBatch]:
+    """Give batches their vectors.
+
+    Args:
+        plain: the batches.
+        texts: of each, what `texts_to_embed` says.
+        vectors: of the texts that are not empty, in order; a session's end gets zeros.
+    """
+    flat = [text for column in texts for text in column]
+    if len(vectors) != len(flat):
+        spread = np.zeros((len(flat), vectors.shape[1]), dtype=np.float32)
+        spread[[at for at, text in enumerate(flat) if text]] = vectors
+        vectors = spread
+    ready = []
+    start = 0
+    for batch, column in zip(plain, texts, strict=True):
+        ready.append(replace(batch, vectors=vectors[start : start + len(column)]))
+        start += len(column)
+    return ready

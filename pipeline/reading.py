@@ -134,10 +134,14 @@ class Reading:
         if wanted is None:
             return
         seen = view.version[0] if view.version else 0
-        if seen < wanted and self._readers[partition].position() < wanted:
+        if seen >= wanted:
+            return
+        reached = self._readers[partition].position()
+        if reached < wanted:
             raise Stale(
-                f"partition {partition} is read up to position {seen}, position {wanted} was asked for; "
-                "ask again in a moment"
+                f"partition {partition} is read up to position {reached}, position {wanted} was asked for; "
+                "ask again in a moment",
+                reached,
             )
 
     def _forget(self) -> None:
