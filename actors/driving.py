@@ -37,6 +37,7 @@ def run_file(
     cluster: Cluster,
     path: Path,
     *,
+    drain: bool = True,
     stop: Callable[[], bool] = lambda: False,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> RunReport:
@@ -45,6 +46,7 @@ def run_file(
     Args:
         cluster: the engine.
         path: the file, where the shards can read it.
+        drain: wait for the workers too.
         stop: asked all the time; True ends the reading at a batch's edge.
         on_progress: told all the time.
 
@@ -62,10 +64,8 @@ def run_file(
         chunk_bytes = cluster.spec.settings.chunk_for(cluster.spec.facts.embedder)
         job = Job(str(source.path.resolve()), source_id, chunk_bytes)
         cluster.ask("start_job", job)
-        interrupted = False
-        progress = _wait(cluster, job, stop, on_progress)
-        if not (progress.finished and not progress.open_tasks):
-            interrupted = True
+        progress, done = _wait(cluster, job, drain, stop, on_progress)
+        if not done:
             cluster.ask("stop_job")
         after = _totals([reader.partition_info() for reader in readers])
     return RunReport(
@@ -76,11 +76,13 @@ def run_file(
         dead_letters=after.dead_letters - before.dead_letters,
         started_at=start,
         incomplete_line=progress.incomplete_line,
-        interrupted=interrupted,
+        interrupted=not done,
     )
 
 
-def _wait(cluster: Cluster, job: Job, stop: Callable[[], bool], on_progress: Callable[[Progress], None]) -> Progress:
+def _wait(
+    cluster: Cluster, job: Job, drain: bool, stop: Callable[[], bool], on_progress: Callable[[Progress], None]
+) -> tuple[Progress, bool]:
     moved: tuple[object, ...] = ()
     since = time.monotonic()
     while True:
@@ -91,8 +93,9 @@ def _wait(cluster: Cluster, job: Job, stop: Callable[[], bool], on_progress: Cal
         if progress.failure:
             cluster.ask("stop_job")
             raise RaygamError(f"reading {job.path} ended: {progress.failure}")
-        if (progress.finished and not progress.open_tasks) or stop():
-            return progress
+        done = progress.finished and not (drain and progress.open_tasks)
+        if done or stop():
+            return progress, done
         now = (progress.offset, progress.accepted, progress.open_tasks, progress.owned)
         if now != moved:
             moved, since = now, time.monotonic()

@@ -42,6 +42,10 @@ class EmbedderActor:
         """Return unit vectors `(len(texts), dimension)`."""
         return self._model.embed(texts)
 
+    def close(self) -> None:
+        """End after the present pass; callers go to another replica."""
+        self._model.close()
+
     @property
     def _model(self) -> BatchingEmbedder:
         with self._lock:

@@ -146,16 +146,22 @@ class Supervisor:
         log.info("partition moved", extra={"partition": partition, "to": target, "seconds": round(seconds, 3)})
         return seconds
 
-    def resize(self, shards: int) -> None:
-        """Have this many shards; partitions move to new ones one at a time.
+    def resize(self, kind: str, count: int) -> None:
+        """Have this many actors of a kind; partitions move to new shards one at a time.
 
         Raises:
-            Rejected: fewer than now; take a shard's partitions away by `move` first.
+            Rejected: there is no such kind; or fewer shards than now: their partitions are moved away first.
         """
+        if kind not in KINDS:
+            raise Rejected(f"there are no actors of kind {kind!r:.32}; the kinds are {', '.join(KINDS)}")
         with self._lock:
-            if shards < self._counts["shard"]:
+            if kind == "shard" and count < self._counts["shard"]:
                 raise Rejected(f"there are {self._counts['shard']} shards; their number only grows while they run")
-            self._counts["shard"] = shards
+            for name in self._watch.of_kind(kind, "well", "silent", "starting"):
+                if name.slot >= count:
+                    self._wait([(name, self._fleet.handle(name).close.remote())])
+                    self._fleet.end(name, None)
+            self._counts[kind] = count
 
     def close(self) -> None:
         """End the engine: reading stops at a batch's edge, workers after their group, shards close their partitions."""

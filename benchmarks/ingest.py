@@ -2,6 +2,7 @@
 
     python -m benchmarks.ingest --turns 200000 --users 1000 --embedder stub --json OUT
     python -m benchmarks.ingest --turns 5000 --embedder minilm --json OUT
+    python -m benchmarks.ingest --ray --shards 1,2 --json OUT
 
 The fast path (file → decode → batches → embed → shard → SQLite, synchronous=FULL) runs
 without workers; then the slow path drains what it left. In the same run stand a bare
@@ -127,18 +128,54 @@ def bare_embedding(source: Path, settings: Settings, chunk_lines: int) -> float:
     return time.perf_counter() - started
 
 
+def measure_on_ray(
+    results: Results, source: Path, settings: Settings, params: dict[str, Any], shards: list[int], repeats: int
+) -> None:
+    """Run with each number of shards, interleaved; the most shards come first in the results."""
+    from benchmarks.ingest_ray import OnRay, ray_running, stream_on_ray
+
+    turns = params["turns"]
+    runs: dict[int, list[OnRay]] = {count: [] for count in shards}
+    with ray_running():
+        for repeat in range(repeats):
+            for count in shards:
+                runs[count].append(stream_on_ray(source, settings, turns, count))
+                last = runs[count][-1]
+                console.print(
+                    f"ray, {count} shards, run {repeat + 1}: {turns / last.fast_seconds:,.0f} turns/s, "
+                    f"drain {turns / last.slow_seconds:,.0f}/s"
+                )
+    for count in sorted(shards, reverse=True):
+        for path, seconds in (
+            ("fast", [run.fast_seconds for run in runs[count]]),
+            ("slow, drain", [run.slow_seconds for run in runs[count]]),
+        ):
+            rates = [turns / spent for spent in seconds]
+            spread = {"min": round(min(rates), 4), "max": round(max(rates), 4), "runs": len(rates)}
+            more = {"engine": "ray", "shards": count, "path": path}
+            results.add("turns_per_second", statistics.median(rates), "turns/s", **params, **more, **spread)
+        for role in sorted({role for run in runs[count] for role in run.cpu}):
+            spent = statistics.median(run.cpu.get(role, 0.0) for run in runs[count])
+            where = {"engine": "ray", "shards": count, "path": "fast", "role": role}
+            results.add("cpu_microseconds_per_turn", spent, "us", **params, **where)
+
+
 @app.command()
 def main(
     turns: Annotated[int, typer.Option(min=1)] = 200_000,
     users: Annotated[int, typer.Option(min=1)] = 1000,
     embedder: Annotated[str, typer.Option(help="stub or minilm")] = "stub",
     repeats: Annotated[int, typer.Option(min=1, help="Runs; the median is reported, with the spread.")] = 3,
-    cores: Annotated[int, typer.Option(min=1, help="Cores to run on.")] = 1,
+    cores: Annotated[int | None, typer.Option(min=1, help="Cores to run on; default 1, with --ray all.")] = None,
+    on_ray: Annotated[bool, typer.Option("--ray", help="Measure the engine on Ray too.")] = False,
+    shards: Annotated[str, typer.Option(help="With --ray: numbers of shards, the last is the headline.")] = "1,2",
     seed: int = 7,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the results here; - is stdout.")] = None,
 ) -> None:
     """Measure the ingest path; ratios come from the same run."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    available = sorted(os.sched_getaffinity(0))
+    cores = min(cores or (len(available) if on_ray else 1), len(available))
+    os.sched_setaffinity(0, available[:cores])
     runtime.tune_collector()  # as `raygam run` does
     settings = read_settings(embedder=embedder, max_open_tasks=10_000_000, max_waiting_turns=10_000_000)
     results = Results("ingest", seed)
@@ -173,6 +210,8 @@ def main(
         ):
             spread = {"min": round(min(values), 4), "max": round(max(values), 4), "runs": len(values)}
             results.add(metric, statistics.median(values), unit, **params, **more, **spread)
+        if on_ray:
+            measure_on_ray(results, source, settings, params, [int(count) for count in shards.split(",")], repeats)
     results.add("peak_memory_bytes", psutil.Process().memory_full_info().pss, "bytes", **params)
     results.show()
     results.write(json_out)

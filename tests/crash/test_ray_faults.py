@@ -195,7 +195,7 @@ def test_partitions_move_while_they_stream(
             owner = run.until(accepted).owned[partition]
             assert run.cluster.move(partition, 1 - int(owner[-1])) < 5.0
         run.until(900)
-        run.cluster.ask("resize", 3)
+        run.cluster.ask("resize", "shard", 3)
         progress = run.end()
         wait_for(lambda: len(set(run.cluster.ask("progress").owned.values())) == 3)
         assert progress.replaced == {}
