@@ -210,14 +210,18 @@ class Cluster:
         seconds: float = self.ask("move", partition, shard)
         return seconds
 
-    def close(self, *, keep: bool = False) -> None:
-        """End the engine, unless it is kept or another driver had started it; twice is once."""
+    def close(self, *, end: bool | None = None) -> None:
+        """Let go of the engine; twice is once.
+
+        Args:
+            end: whether it ends; None ends it if this driver has started it.
+        """
         if self._closed:
             return
         self._closed = True
         ray = _ray()
         try:
-            if not keep and not self.joined:
+            if not self.joined if end is None else end:
                 try:
                     self.ask("close", seconds=120)
                 except RaygamError:

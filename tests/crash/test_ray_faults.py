@@ -7,15 +7,19 @@ import os
 import random
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from raygam import Memory
 from raygam.adapters.sqlite_store import SqliteStore
 from raygam.pipeline import cli_run
 from raygam.pipeline.config import Settings, read_settings
@@ -121,21 +125,22 @@ def wait_for(met: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("place", ["shard-1", "worker-0", "embedder-0", "supervisor"])
-def test_sigkill(
-    source: Path, undisturbed: State, tmp_path: Path, state_of: Callable[[Path], State], place: str
-) -> None:
+def test_sigkill(source: Path, undisturbed: State, tmp_path: Path, state_of: Callable[[Path], State]) -> None:
+    """Of everything, one after the other, while it streams; of the shards twice."""
+    places = ("shard-1", "worker-0", "embedder-0", "supervisor", "shard-0")
     with streaming(source, tmp_path / "state") as run:
-        for accepted in (300, 1200):
-            progress = run.until(accepted)
-            pid = run.cluster.ask("pid") if place == "supervisor" else progress.pids[place]
-            os.kill(pid, signal.SIGKILL)
+        for number, place in enumerate(places):
+            progress = run.until(200 + 300 * number)
             if place == "supervisor":
+                assert progress.replaced == {"shard-1": 1, "worker-0": 1, "embedder-0": 1}
+                pid = run.cluster.ask("pid")
+                os.kill(pid, signal.SIGKILL)
                 wait_for(lambda pid=pid: run.cluster.ask("pid") != pid)  # type: ignore[misc]
             else:
-                wait_for(lambda pid=pid: run.cluster.ask("progress").pids.get(place, pid) != pid)  # type: ignore[misc]
-        progress = run.end()
-        assert progress.replaced == ({} if place == "supervisor" else {place: 2})
+                pid = progress.pids[place]
+                os.kill(pid, signal.SIGKILL)
+                wait_for(lambda pid=pid, at=place: run.cluster.ask("progress").pids.get(at, pid) != pid)  # type: ignore[misc]
+        assert run.end().replaced == {"shard-0": 1}, "the supervisor that was started again counts anew"
     assert state_of(tmp_path / "state") == undisturbed
 
 
@@ -244,6 +249,126 @@ def is_locked(path: Path) -> bool:
             return True
         connection.execute("ROLLBACK")
         return False
+
+
+def test_the_users_of_the_other_shard_see_no_gap(tmp_path: Path) -> None:
+    """1,000 users stream and ask; one of two shards is killed, and answers again within 10 s."""
+    from benchmarks.ingest import write_dialogue
+    from benchmarks.recovery import kill_and_watch, probed
+
+    write_dialogue(tmp_path / "dialogue.jsonl", 20_000, 1000, 7)
+    with streaming(tmp_path / "dialogue.jsonl", tmp_path / "state", chunk_bytes=32 * 1024) as run:
+        run.until(2000)
+        with probed(run.cluster, 1000) as probe:
+            wait_for(lambda: all(answers.at for answers in probe.answers.values()))
+            found = kill_and_watch(run.cluster, probe, "shard-0")
+        assert max(found.seconds) < 10.0
+        assert (found.others_failed, found.gap_seconds < 2.0) == (0, True), found
+        run.end()
+    with Memory(tmp_path / "state") as memory:
+        assert sum(len(memory.show(f"user-{number}")["episodes"]) > 0 for number in range(1000)) == 1000
+
+
+def make_forgetful(name: str, spec: Any) -> Any:
+    """A host that commits what it is told, and then raises: the first three calls of each kind."""
+    from raygam.actors.cluster import make_host
+    from raygam.memory.errors import Retryable
+
+    host = make_host(name, spec)
+
+    def forgets(method: str) -> None:
+        inner = getattr(host, method)
+        left = 3
+
+        def lost(*arguments: Any) -> Any:
+            nonlocal left
+            result = inner(*arguments)
+            if result != [] and left > 0:  # a claim of nothing commits nothing
+                left -= 1
+                with (spec.state.parent / "lost").open("a") as file:
+                    file.write(f"{method}\n")
+                raise Retryable("the answer was lost on its way")
+            return result
+
+        setattr(host, method, lost)
+
+    for method in ("open", "ingest", "claim", "submit"):
+        forgets(method)
+    return host
+
+
+def test_calls_that_raise_although_they_committed(
+    source: Path,
+    undisturbed: State,
+    tmp_path: Path,
+    state_of: Callable[[Path], State],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ray import cloudpickle
+
+    from raygam.actors import cluster
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import a test
+    monkeypatch.setitem(cluster.KINDS, "shard", replace(cluster.KINDS["shard"], make=make_forgetful))
+    # What was claimed in vain comes again when its lease has run out.
+    with streaming(source, tmp_path / "state", lease_seconds=3.0) as run:
+        run.end()
+    lost = (tmp_path / "lost").read_text().split()
+    assert {method: lost.count(method) for method in set(lost)} == {"open": 2, "ingest": 6, "claim": 6, "submit": 6}
+    assert state_of(tmp_path / "state") == undisturbed
+
+
+def test_the_driver_is_killed_and_another_goes_on(
+    source: Path, undisturbed: State, tmp_path: Path, state_of: Callable[[Path], State]
+) -> None:
+    """On a cluster that outlives it: the shards go on, and the next driver joins them."""
+    import ray
+
+    from raygam.actors.cluster import Cluster
+    from raygam.actors.driving import run_file
+
+    address = ray.get_runtime_context().gcs_address
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(source), str(tmp_path / "state"), address])
+    state = tmp_path / "state"
+    try:
+        wait_for(lambda: driver.poll() is not None or events(state) > 300, 60)
+        assert driver.poll() is None
+    finally:
+        driver.kill()
+        driver.wait()
+    seen = events(state)
+    assert seen < TURNS * 0.9, "the driver was killed too late"
+    cluster = Cluster.open(state, settings(), shards=2, workers=2)
+    try:
+        assert cluster.joined
+        wait_for(lambda: events(state) > seen)  # with nobody there to drive
+        run_file(cluster, source)
+    finally:
+        cluster.close(end=True)
+    assert state_of(state) == undisturbed
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from raygam.actors.cluster import Cluster
+from raygam.actors.driving import run_file
+from raygam.pipeline.config import read_settings
+
+settings = read_settings(
+    embedder="stub", partitions=4, chunk_bytes=4096, worker_group=4, max_buffer_tokens=200, ray_heartbeat_seconds=0.2
+)
+cluster = Cluster.open(Path(sys.argv[2]), settings, shards=2, workers=2, address=sys.argv[3])
+run_file(cluster, Path(sys.argv[1]))
+"""
+
+
+def events(state: Path) -> int:
+    """Turns stored so far."""
+    if SqliteStore.recorded_facts(state) is None:
+        return 0
+    with SqliteStore.open_read_only(state) as store:
+        return sum(store.reader(at).partition_info().events for at in range(store.facts.partitions))
 
 
 def alive(pid: int) -> bool:
