@@ -13,16 +13,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..memory import identity
 from ..memory.errors import LeaseLost
-from ..memory.model import Episode, Event, Topic, User
+from ..memory.model import Event, User
 from ..memory.ports import Writer
 from ..memory.progression import Limits
-from ..memory.proposal import Proposal, ProposedEpisode
+from ..memory.proposal import Proposal
 from ..memory.writes import (
-    ArchivedEvent,
     BufferedEvent,
-    ClosedEpisode,
     CommandRow,
     LeasedTask,
     SourcePosition,
@@ -32,6 +29,7 @@ from ..memory.writes import (
     WriteSet,
 )
 from . import batches
+from .archiving import closed_episode
 from .batches import TurnBatch
 from .residents import FLUSH, SESSION_END, Resident, Residents
 from .task_queue import TaskQueue
@@ -343,7 +341,7 @@ class Shard:
         seqs: list[int] = []
         topics = 0
         for ordinal, proposed in enumerate(proposal.episodes):
-            closed = _closed(task, ordinal, proposed, held)
+            closed = closed_episode(task, ordinal, proposed, held)
             write.closed.append(closed)
             seqs.extend(proposed.seqs)
             topics += closed.topic is not None
@@ -393,43 +391,3 @@ _EVENT_COLUMNS = (
     *("kind", "origin", "captions", "metadata", "tokens"),
 )
 """Columns of a batch in the order of `Event`'s fields behind `user` and `seq`."""
-
-
-def _closed(task: TaskRow, ordinal: int, proposed: ProposedEpisode, held: dict[int, BufferedEvent]) -> ClosedEpisode:
-    times = [held[seq].time_us for seq in proposed.seqs]
-    episode = Episode(
-        id=identity.episode_id(task.id, ordinal),
-        user=task.user,
-        session_id=task.session_id,
-        seqs=proposed.seqs,
-        first_us=min(times),
-        last_us=max(times),
-        trigger=proposed.trigger,
-        detector=proposed.detector,
-        confidence=proposed.cut.confidence,
-        reason=proposed.cut.reason,
-    )
-    events = [
-        ArchivedEvent(task.user, seq, episode.id, dates, entities)
-        for seq, dates, entities in zip(proposed.seqs, proposed.event_dates, proposed.event_entities, strict=True)
-    ]
-    if proposed.topic is None:
-        return ClosedEpisode(episode, task.id, ordinal, events, proposed.relations)
-    made = proposed.topic
-    topic = Topic(
-        id=identity.topic_id(task.id, ordinal),
-        user=task.user,
-        episode_id=episode.id,
-        summary=made.summary,
-        keywords=made.keywords,
-        entities=made.entities,
-        dates=made.dates,
-        first_us=episode.first_us,
-        last_us=episode.last_us,
-        confidence=made.confidence,
-        model=made.model,
-        superseded_by=made.superseded_by,
-    )
-    return ClosedEpisode(
-        episode, task.id, ordinal, events, proposed.relations, topic, made.vector, made.relations, made.supersedes
-    )

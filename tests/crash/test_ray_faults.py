@@ -308,7 +308,8 @@ def test_calls_that_raise_although_they_committed(
 
     from raygam.actors import cluster
 
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import a test
+    by_value: Any = cloudpickle.register_pickle_by_value
+    by_value(sys.modules[__name__])  # actors cannot import a test
     monkeypatch.setitem(cluster.KINDS, "shard", replace(cluster.KINDS["shard"], make=make_forgetful))
     # What was claimed in vain comes again when its lease has run out.
     with streaming(source, tmp_path / "state", lease_seconds=3.0) as run:

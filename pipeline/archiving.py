@@ -1,0 +1,60 @@
+"""From a proposed episode to the rows that archive it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..memory import identity
+from ..memory.model import Episode, Topic
+from ..memory.proposal import ProposedEpisode
+from ..memory.writes import ArchivedEvent, BufferedEvent, ClosedEpisode, TaskRow
+
+
+def closed_episode(
+    task: TaskRow, ordinal: int, proposed: ProposedEpisode, held: Mapping[int, BufferedEvent]
+) -> ClosedEpisode:
+    """The episode with its archived events, relations, topic and cross-layer edge; ids follow from the task.
+
+    Args:
+        task: the task that closed it.
+        ordinal: its place among the task's episodes.
+        proposed: what the worker made of it.
+        held: the buffer that it is taken from, by `seq`.
+    """
+    times = [held[seq].time_us for seq in proposed.seqs]
+    episode = Episode(
+        id=identity.episode_id(task.id, ordinal),
+        user=task.user,
+        session_id=task.session_id,
+        seqs=proposed.seqs,
+        first_us=min(times),
+        last_us=max(times),
+        trigger=proposed.trigger,
+        detector=proposed.detector,
+        confidence=proposed.cut.confidence,
+        reason=proposed.cut.reason,
+    )
+    events = [
+        ArchivedEvent(task.user, seq, episode.id, dates, entities)
+        for seq, dates, entities in zip(proposed.seqs, proposed.event_dates, proposed.event_entities, strict=True)
+    ]
+    if proposed.topic is None:
+        return ClosedEpisode(episode, task.id, ordinal, events, proposed.relations)
+    made = proposed.topic
+    topic = Topic(
+        id=identity.topic_id(task.id, ordinal),
+        user=task.user,
+        episode_id=episode.id,
+        summary=made.summary,
+        keywords=made.keywords,
+        entities=made.entities,
+        dates=made.dates,
+        first_us=episode.first_us,
+        last_us=episode.last_us,
+        confidence=made.confidence,
+        model=made.model,
+        superseded_by=made.superseded_by,
+    )
+    return ClosedEpisode(
+        episode, task.id, ordinal, events, proposed.relations, topic, made.vector, made.relations, made.supersedes
+    )
