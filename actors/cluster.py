@@ -6,6 +6,7 @@ The functions `make_*` run in the actors' own processes.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,7 @@ class Cluster:
         """
         directory = state.expanduser().resolve()
         facts = runtime.facts_for(directory, settings)
-        ours = connect(address)
+        ours = connect(address, settings.ray_metrics_port)
         try:
             context = _ray().get_runtime_context()
             spec = ClusterSpec(
@@ -235,11 +236,15 @@ class Cluster:
                 ray.shutdown()
 
 
-def connect(address: str | None) -> bool:
+def connect(address: str | None, metrics_port: int | None = None) -> bool:
     """Be connected to Ray; return whether this process started it.
 
+    Args:
+        address: a running Ray cluster; None starts Ray on this machine.
+        metrics_port: where a Ray that is started here serves its metrics; None lets Ray choose.
+
     Raises:
-        Misconfigured: there is no cluster at the address.
+        Misconfigured: there is no cluster at the address, or the port is taken.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # the product sends nothing home
     ray = _ray()
@@ -247,7 +252,15 @@ def connect(address: str | None) -> bool:
         return False
     common: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
-        ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **common)
+        if metrics_port is not None:
+            _check_free(metrics_port)
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            _metrics_export_port=metrics_port,
+            **common,
+        )
         return True
     try:
         ray.init(address=address, **common)
@@ -256,6 +269,18 @@ def connect(address: str | None) -> bool:
             f"no Ray cluster at {address} ({error}); start one with `ray start --head`, or leave --address out"
         ) from error
     return False
+
+
+def _check_free(port: int) -> None:
+    """Ray would go without metrics, and say so in a log file only."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise Misconfigured(
+                f"port {port} for metrics cannot be had ({error.strerror}); set ray_metrics_port to a free one"
+            ) from None
 
 
 def start_supervisor(spec: ClusterSpec, name: str | None = None) -> Any:

@@ -20,8 +20,7 @@ EXIT_FAILED, EXIT_WRONG, EXIT_RETRY, EXIT_INTERRUPTED = 1, 2, 75, 130
 
 def main() -> None:
     """The `raygam` command."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller had it ignored
-        signal.signal(signal.SIGINT, _stop)
+    stop_at_once_on_interrupt()
     from . import cli_commands, display
 
     try:
@@ -29,6 +28,12 @@ def main() -> None:
     except RaygamError as error:
         display.note(f"raygam: {error}", style="red")
         sys.exit(exit_code(error))
+
+
+def stop_at_once_on_interrupt() -> None:
+    """Make Ctrl-C one line and an exit code, wherever it comes."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller had it ignored
+        signal.signal(signal.SIGINT, _stop)
 
 
 def exit_code(error: RaygamError) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from ..actors.cluster import Cluster
 from ..actors.driving import run_file
 from ..actors.progress import Progress
 from . import cli_run, display, runtime
+from .cli import EXIT_INTERRUPTED
 from .config import Settings
 
 
@@ -27,15 +31,17 @@ def run(
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Stream a file into a state directory by shard actors; return what `cli_run.run` returns."""
-    interruption = cli_run.Interruption()
+    interruption = cli_run.Interruption(_leave if address is None else None)
     started = time.monotonic()
     runtime.open_source(path)  # a wrong path is told before Ray is started
-    with interruption.watching():
-        display.note("starting Ray" if address is None else f"joining Ray at {address}", style="dim")
-        cluster = Cluster.open(state, settings, shards=shards, workers=workers, address=address)
+    # Ray prints its warnings into standard output, which is for the result.
+    with redirect_stdout(sys.stderr):
+        with _starting("starting Ray") if address is None else interruption.watching():
+            cluster = Cluster.open(state, settings, shards=shards, workers=workers, address=address)
         ready = time.monotonic()
         try:
-            with _bar() as advance:
+            # Only now, or anew: Ray takes SIGTERM for itself when it starts.
+            with interruption.watching(), _bar() as advance:
                 report = run_file(cluster, path, stop=lambda: interruption.asked, on_progress=advance)
             replaced = cluster.ask("progress").replaced
         finally:
@@ -56,6 +62,28 @@ def run(
     if not quiet:
         cli_run.print_summary(document)
     return document
+
+
+def _leave() -> None:
+    """End at once: Ray's processes end with the one that started them, and what is acknowledged is durable."""
+    display.errors.show_cursor()
+    os.write(2, b"\nraygam: stopped\n" if display.errors.is_terminal else b"raygam: stopped\n")
+    os._exit(EXIT_INTERRUPTED)
+
+
+@contextmanager
+def _starting(what: str) -> Iterator[None]:
+    """Say that it takes a while; Ctrl-C ends it at once, since nothing is in hand yet."""
+    before = signal.signal(signal.SIGINT, lambda number, frame: _leave())
+    try:
+        if display.errors.is_terminal:
+            with display.errors.status(what):
+                yield
+        else:
+            display.note(what, style="dim")
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

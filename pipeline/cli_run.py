@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -23,10 +23,15 @@ _USERS_SHOWN = 20
 
 
 class Interruption:
-    """Set by the first SIGINT or SIGTERM; the second one ends the process at once."""
+    """Set by the first SIGINT or SIGTERM.
 
-    def __init__(self) -> None:
+    Args:
+        leave: ends the process at the second one; None raises `KeyboardInterrupt`.
+    """
+
+    def __init__(self, leave: Callable[[], None] | None = None) -> None:
         self.asked = False
+        self._leave = leave
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -40,6 +45,8 @@ class Interruption:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
+            if self._leave is not None:
+                self._leave()
             raise KeyboardInterrupt
         self.asked = True
         display.note("stopping at the edge of this batch; once more to stop at once")

@@ -75,6 +75,9 @@ class Settings(BaseSettings):
     ray_drain_seconds: float = Field(
         2, ge=0, le=60, description="a partition that moves waits so long for tasks that workers have in hand *"
     )
+    ray_metrics_port: int | None = Field(
+        None, ge=1, le=65535, description="where a Ray that raygam starts serves /metrics; default: Ray picks one"
+    )
 
     serve_deadline_seconds: float = Field(
         5, gt=0, le=60, description="a request is answered within it, or with 503; a request may name another *"
