@@ -8,8 +8,11 @@ from __future__ import annotations
 import ipaddress
 import os
 import signal
+import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -18,16 +21,23 @@ from typing import Any
 from ..actors.cluster import Cluster
 from ..serving import deployment
 from . import display
+from .cli import EXIT_INTERRUPTED
 from .config import Settings
 
+_POLL_SECONDS = 0.1
+_SAME_SECONDS = 0.5
+"""What `timeout` and others send twice, to the process and to its group, is one signal."""
+_ENDING_SECONDS = 5.0
+"""For the rest of an orderly end, which ends Ray too."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stop:
-    """Set by the first SIGINT or SIGTERM; the second one ends the process without waiting."""
+    """Set by the first SIGINT or SIGTERM; the second one ends the process at once."""
 
     def __init__(self) -> None:
         self.asked = False
+        self._asked_at = 0.0
 
     def listen(self) -> dict[int, Any]:
         """Catch the signals from now on; return what caught them before."""
@@ -44,9 +54,13 @@ class Stop:
                 signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
         if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
+            if now - self._asked_at < _SAME_SECONDS:
+                return
+            os.write(2, b"raygam: stopped\n")
+            os._exit(EXIT_INTERRUPTED)  # Ray's processes end with the one that started them
+        self.asked, self._asked_at = True, now
         display.note("stopping; once more to stop at once")
 
 
@@ -84,33 +98,63 @@ def serve(
     with stop.listening():
         display.note("starting Ray" if address is None else f"joining Ray at {address}", style="dim")
         cluster = Cluster.open(state, settings, shards=shards, workers=workers, address=address)
+        stop.listen()  # Ray takes SIGTERM for itself when it starts
+        endpoint = None
         try:
-            stop.listen()  # Ray takes SIGTERM for itself when it starts
             if not stop.asked:
-                _serve(cluster, host, port, stop, on_ready)
+                endpoint = deployment.start(cluster.spec, host, port)
+                on_ready(_told(cluster, endpoint))
+                sys.stdout.flush()  # whoever waits for the line may read a pipe
+            while not stop.asked:
+                time.sleep(_POLL_SECONDS)
+        finally:
+            _end(cluster, endpoint)
+
+
+def _told(cluster: Cluster, endpoint: deployment.Endpoint) -> dict[str, Any]:
+    return {
+        "url": endpoint.url,
+        "pid": os.getpid(),
+        "state": str(cluster.spec.state),
+        "embedder": cluster.spec.facts.embedder,
+        "partitions": cluster.spec.facts.partitions,
+        "shards": cluster.spec.shards,
+        "workers": cluster.spec.workers,
+        "joined": cluster.joined,
+    }
+
+
+def _end(cluster: Cluster, endpoint: deployment.Endpoint | None) -> None:
+    """End the API, then the engine.
+
+    Who sends SIGTERM to a whole group of processes ends Ray at the same time, and every call to it would
+    wait for a minute: then there is nothing left to end. What was acknowledged is durable.
+    """
+
+    def end() -> None:
+        try:
+            if endpoint is not None:
+                deployment.stop(endpoint)
         finally:
             cluster.close()
 
+    ending = ThreadPoolExecutor(1).submit(end)
+    while not wait([ending], timeout=0.5).done:
+        if not _listens(cluster.spec.cluster) and not wait([ending], timeout=_ENDING_SECONDS).done:
+            display.note("stopped; Ray was ended at the same time")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+    ending.result()
 
-def _serve(cluster: Cluster, host: str, port: int, stop: Stop, on_ready: Callable[[dict[str, Any]], None]) -> None:
-    endpoint = deployment.start(cluster.spec, host, port)
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
     try:
-        on_ready(
-            {
-                "url": endpoint.url,
-                "pid": os.getpid(),
-                "state": str(cluster.spec.state),
-                "embedder": cluster.spec.facts.embedder,
-                "partitions": cluster.spec.facts.partitions,
-                "shards": cluster.spec.shards,
-                "workers": cluster.spec.workers,
-                "joined": cluster.joined,
-            }
-        )
-        while not stop.asked:
-            time.sleep(0.1)
-    finally:
-        deployment.stop(endpoint)
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+    except OSError:
+        return False
+    return True
 
 
 def _is_loopback(host: str) -> bool:

@@ -120,7 +120,11 @@ def start(spec: ClusterSpec, host: str, port: int) -> Endpoint:
         serve.start(proxy_location="HeadOnly", http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
         serve.run(deployment.bind(), name=endpoint.name, route_prefix="/", logging_config=quiet)
     except Exception as error:  # Serve raises plain RuntimeErrors too: told as one, with its own word
-        raise Misconfigured(f"Ray Serve did not start the API: {error}") from error
+        reason = str(error).strip().rpartition("\n")[2]  # before it stand traces of Serve's own processes
+        raise Misconfigured(
+            f"Ray Serve did not start the API: {reason}; what else runs on it is shown by `serve status` and ended by "
+            "`serve shutdown`"
+        ) from error
     _wait_until_it_answers(endpoint)
     return endpoint
 
