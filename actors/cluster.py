@@ -175,13 +175,21 @@ class Cluster:
 
         Raises:
             Unreachable: it did not answer in time.
+            Retryable: the engine was ended by somebody else.
             RaygamError: what it answered.
         """
         deadline = time.monotonic() + seconds
         while True:
             left = max(deadline - time.monotonic(), 0.1)
             try:
-                return calls.result(getattr(self.supervisor, method).remote(*arguments), left, f"supervisor.{method}")
+                supervisor = self.supervisor  # has its name also while Ray starts it again
+            except calls.Dead:
+                raise Retryable(
+                    f"the engine over {self.spec.state} has ended (`raygam engine stop` ends it, and so does its Ray "
+                    "cluster); what is stored stays, and the next run goes on from there"
+                ) from None
+            try:
+                return calls.result(getattr(supervisor, method).remote(*arguments), left, f"supervisor.{method}")
             except calls.Unreachable:
                 if time.monotonic() >= deadline:
                     raise

@@ -59,6 +59,7 @@ class Supervisor:
         self._down_since: dict[str, float] = {}
         self._incarnations: dict[tuple[str, int], int] = {}
         self._replaced: dict[str, int] = {}
+        self._evening = False  # partitions go to shards that came; where a person moved them, they stay
         self._failures: list[str] = []
         self._trouble = ""
         self._lock = threading.RLock()  # one tick or command at a time
@@ -162,6 +163,7 @@ class Supervisor:
                     self._wait([(name, self._fleet.handle(name).close.remote())])
                     self._fleet.end(name, None)
             self._counts[kind] = count
+            self._evening = self._evening or kind == "shard"
 
     def close(self) -> None:
         """End the engine: reading stops at a batch's edge, workers after their group, shards close their partitions."""
@@ -273,7 +275,8 @@ class Supervisor:
         for name in self._watch.of_kind("shard", "well", "silent", "starting", "stuck", "dead"):
             one = self._watch.actors[name]
             if one.verdict == "well":
-                self._down_since.pop(name.place, None)
+                down = now - self._down_since.pop(name.place, now)
+                self._evening = self._evening or down > self._spec.settings.ray_start_seconds
                 status = one.report.status
                 self._has[name.place] = {at: held.epoch for at, held in status.partitions.items()}
                 if not self._job_asked and status.job is not None:
@@ -302,9 +305,11 @@ class Supervisor:
                 self._has.setdefault(place, {}).update(dict.fromkeys(missing, _JUST_OPENED))
             if self._job is not None and status.job != self._job:
                 self._try(place, "read", self._job)
-        if len(well) == len(places) == self._counts["shard"] and len(held) == self._spec.facts.partitions:
+        if self._evening and len(well) == len(places) == self._counts["shard"] and len(held) == len(self._wanted):
             move = placement.next_move(sorted(well), held)
-            if move is not None:
+            if move is None:
+                self._evening = False
+            else:
                 self.move(move[0], int(move[1].rpartition("-")[2]))
 
     def _owners(self) -> dict[int, str]:

@@ -5,8 +5,6 @@ With `--json` standard output is one object and everything else goes to standard
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +12,7 @@ import typer
 
 from ..memory.errors import Misconfigured
 from ..memory.model import DEFAULT_TENANT
-from . import cli_partitions, cli_read, cli_run, display
+from . import cli_engine, cli_partitions, cli_read, cli_run, display
 from .cli import EXIT_INTERRUPTED
 from .config import read_settings
 
@@ -25,6 +23,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(cli_engine.app, name="engine")
 
 State = Annotated[Path, typer.Option("--state", help="The state directory.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
@@ -65,7 +65,7 @@ def run(
     else:
         report = cli_run.run(source, state, settings, quiet=as_json)
     if as_json:
-        _print_json(report)
+        display.print_json(report)
     if report["interrupted"]:
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -88,8 +88,7 @@ def serve(
 
     def ready(found: dict[str, Any]) -> None:
         if as_json:
-            _print_json(found)
-            sys.stdout.flush()
+            display.print_json(found)
         else:
             display.output.print(f"serving {state} at {found['url']}; Ctrl-C stops", markup=False, highlight=False)
 
@@ -115,7 +114,7 @@ def search(
     """Ask a user's memory; also while a run writes."""
     answer = cli_read.search(state, read_settings(embedder=embedder), tenant, user, query, k=k, mode=mode, as_of=as_of)
     if as_json:
-        _print_json(answer)
+        display.print_json(answer)
         return
     if not answer["known_user"]:
         display.note(f"nothing is known of user {user} of tenant {tenant} in {state}")
@@ -132,7 +131,7 @@ def show(
     """Show a user's topics, relations, episodes with the reason of each cut, and live buffers."""
     document = cli_read.show(state, tenant, user)
     if as_json:
-        _print_json(document)
+        display.print_json(document)
     else:
         display.output.print(display.user_view(display.shown(document)))
 
@@ -146,7 +145,7 @@ def dead_letters(
     """List records that could not be taken: reason, source position, and how they begin."""
     found = cli_read.dead_letters(state, limit)
     if as_json:
-        _print_json(found)
+        display.print_json(found)
     else:
         display.output.print(display.dead_letters_table(display.shown(found["dead_letters"]), found["total"]))
         if found["total"] > len(found["dead_letters"]):
@@ -158,7 +157,7 @@ def partitions(state: State, as_json: Json = False) -> None:
     """Show every partition: epoch, who opened it last, source positions, users, tasks."""
     found = cli_partitions.partitions(state)
     if as_json:
-        _print_json(found)
+        display.print_json(found)
     else:
         display.output.print(cli_partitions.partitions_table(display.shown(found)))
 
@@ -172,14 +171,6 @@ def doctor(
     """Say what is here: versions, models at hand, devices, what stands in for what."""
     found = cli_read.doctor(read_settings(), state, with_settings=settings)
     if as_json:
-        _print_json(found)
+        display.print_json(found)
     else:
         display.output.print(display.doctor_view(found))
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    text = json.dumps(document, ensure_ascii=False)
-    try:
-        sys.stdout.write(text + "\n")
-    except UnicodeEncodeError:  # a terminal that is not UTF-8, or an argument that was no text
-        sys.stdout.write(json.dumps(document) + "\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -179,3 +181,13 @@ def doctor_view(found: Mapping[str, Any]) -> RenderableType:
             table.add_row(escape(name), escape("not installed" if value is None else str(value)))
         parts.append(table)
     return Group(*parts)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print one object on standard output, now."""
+    text = json.dumps(document, ensure_ascii=False)
+    try:
+        sys.stdout.write(text + "\n")
+    except UnicodeEncodeError:  # a terminal that is not UTF-8, or an argument that was no text
+        sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,66 @@
+"""An engine that runs, as an operator reaches it from another process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..memory.errors import Misconfigured
+from . import calls
+from .cluster import connect
+from .progress import Progress
+from .spec import NAMESPACE, engine_prefix
+
+
+class RunningEngine:
+    """Commands for a running engine's supervisor; shares nothing with it, not even the state's lock."""
+
+    def __init__(self, supervisor: Any) -> None:
+        self._supervisor = supervisor
+
+    def progress(self) -> Progress:
+        """How the engine is."""
+        found: Progress = calls.result(self._supervisor.progress.remote(), 30, "supervisor.progress")
+        return found
+
+    def move(self, partition: int, shard: int) -> float:
+        """Move a partition; returns the seconds that it answered nobody.
+
+        Raises:
+            Rejected: there is no such partition or shard.
+        """
+        seconds: float = calls.result(self._supervisor.move.remote(partition, shard), 120, "supervisor.move")
+        return seconds
+
+    def stop(self) -> None:
+        """End it at a batch's edge; what is acknowledged is durable, open tasks stay."""
+        import ray
+
+        calls.result(self._supervisor.close.remote(), 120, "supervisor.close")
+        ray.kill(self._supervisor, no_restart=True)
+
+
+@contextmanager
+def attached(state: Path, address: str) -> Iterator[RunningEngine]:
+    """Reach the engine over a state directory on a running Ray cluster.
+
+    Raises:
+        Misconfigured: there is no such cluster, or no such engine on it.
+    """
+    import ray
+
+    connect(address)
+    try:
+        directory = state.expanduser().resolve()
+        try:
+            supervisor = ray.get_actor(f"{engine_prefix(directory)}supervisor", namespace=NAMESPACE)
+        except ValueError:
+            raise Misconfigured(
+                f"no engine over {directory} runs on the Ray cluster at {address}; `raygam run --ray` or "
+                "`raygam serve` starts one"
+            ) from None
+        yield RunningEngine(supervisor)
+    finally:
+        ray.shutdown()
