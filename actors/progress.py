@@ -73,7 +73,7 @@ def merged(
         for at, held in status.partitions.items():
             if held.epoch > epochs.get(at, -1):
                 owned[at], epochs[at] = status.name, held.epoch
-    feeds = [feed for status in statuses for feed in status.feeds if job and feed.source_id == job.source_id]
+    feeds = [feed for status in statuses for feed in status.feeds if feed.job == job]
     done = {at for feed in feeds if feed.flushed and feed.ended for at in feed.partitions}
     reading = [feed for feed in feeds if feed.partitions]
     held_all = [held for status in statuses for held in status.partitions.values()]

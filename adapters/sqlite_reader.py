@@ -204,6 +204,11 @@ class SqliteReader:
         """Tasks that are open, leased or parked, by `(position_seq, ordinal)`."""
         return [rows.to_task(row) for row in self._read(statements.UNFINISHED_TASKS)]
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
     def close(self) -> None:
         """Close every connection; twice is once. A read under way closes its own when it ends."""
         with self._lock:

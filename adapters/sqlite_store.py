@@ -151,6 +151,7 @@ class SqliteStore:
         if not path.exists():  # it was made with the state: making it now would hide a loss
             raise Misconfigured(f"{path} is missing; restore it from a copy")
         writer = SqliteWriter(path, partition, self._facts.dimension, opened_by)
+        self._opened = [each for each in self._opened if not each.closed]  # a partition may come and go for years
         self._opened.append(writer)
         return writer
 

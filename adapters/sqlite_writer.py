@@ -70,6 +70,11 @@ class SqliteWriter:
         self._counts = rows.decode_counts(held[5])
 
     @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    @property
     def partition(self) -> int:
         """The partition's number."""
         return self._partition

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -97,7 +98,7 @@ def stretches(
 class Ahead(Iterator[Item]):
     """Takes up to `depth` items ahead in a thread of its own; errors come out where they belong.
 
-    Close it, or the thread stays behind the items that nobody takes.
+    Close it, from any thread, or its own stays behind the items that nobody takes.
     """
 
     def __init__(self, items: Iterable[Item], depth: int, name: str) -> None:
@@ -109,9 +110,14 @@ class Ahead(Iterator[Item]):
         self._thread.start()
 
     def __next__(self) -> Item:
-        if self._ended:
-            raise StopIteration
-        item, error = self._ready.get()
+        while True:
+            if self._ended:
+                raise StopIteration
+            try:
+                item, error = self._ready.get(timeout=0.1)  # whoever closes it wakes nobody
+                break
+            except queue.Empty:
+                continue
         if error is not None:
             self._ended = True
             raise error
@@ -119,14 +125,12 @@ class Ahead(Iterator[Item]):
         return item
 
     def close(self) -> None:
-        """Take nothing more; return when the thread has ended."""
+        """Take nothing more. The thread ends behind the item that it is making; nobody waits for it."""
         self._closed.set()
-        while self._thread.is_alive():
-            try:
-                self._ready.get(timeout=0.05)  # a thread that waits for room sees that it is over
-            except queue.Empty:
-                continue
         self._ended = True
+        with suppress(queue.Empty):
+            while True:  # a thread that waits for room sees that it is over
+                self._ready.get_nowait()
 
     def _take(self) -> None:
         error: BaseException = StopIteration()

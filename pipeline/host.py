@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..memory.errors import Fenced, LeaseLost, NotOwner, Retryable
+from ..memory.errors import Fenced, LeaseLost, NotOwner, RaygamError, Retryable
 from ..memory.model import User
 from ..memory.ports import Store, Vectors
 from ..memory.proposal import Proposal
@@ -119,7 +119,8 @@ class ShardHost:
         self._store = store
         self._reading = reading
         self._clock_us = clock_us
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # never held while a file is opened: one that is locked holds up nothing else
+        self._opening = threading.Lock()
         self._changed = threading.Condition()
         self._signals = 0
         self._owned: dict[int, _Owned] = {}
@@ -132,35 +133,25 @@ class ShardHost:
     def open(self, partitions: Sequence[int], job: Job | None = None) -> None:
         """Open partitions, fencing whoever had them, and read the job's source for them.
 
-        What is open here already stays as it is.
+        What is open here already stays as it is. One that cannot be opened keeps no other from it.
 
         Raises:
             Retryable: a file is locked by a process that stopped in the middle of a transaction, or the
-                disk is full; partitions opened before stay open.
+                disk is full; the other partitions are open.
+            RaygamError: the same for a partition that is missing or damaged.
         """
+        failed: RaygamError | None = None
         for partition in partitions:
-            with self._lock:
-                if self._closed:
-                    raise NotOwner(f"shard {self.name} is closed; ask another")
-                if partition in self._owned:
-                    continue
-                started = time.monotonic()
-                shard = Shard(
-                    self._store.writer(partition, this_process(self.name)),
-                    self.settings.shard,
-                    self._clock_us,
-                    self._signal,
-                )
-                self._owned[partition] = _Owned(shard)
-            log.info(
-                "partition opened",
-                extra={
-                    "partition": partition, "epoch": shard.epoch, "seconds": round(time.monotonic() - started, 3)
-                },
-            )  # fmt: skip
+            try:
+                self._open(partition)
+            except RaygamError as error:
+                log.warning("a partition did not open", extra={"partition": partition, "error": str(error)})
+                failed = failed or error
         if job is not None:
             self.read(job)
         self._signal()
+        if failed is not None:
+            raise failed
 
     def give_up(self, partition: int, drain_seconds: float = 0.0) -> None:
         """Close a partition: no new tasks, reading stopped at a batch's edge, leased tasks waited for.
@@ -195,7 +186,7 @@ class ShardHost:
         with self._lock:
             self._closed = True
         self.stop_reading()
-        with self._lock:
+        with self._opening, self._lock:  # an opening that is under way would bump the epoch after the end
             owned = dict(self._owned)
         for partition, entry in owned.items():
             self._drop(partition, entry)
@@ -206,12 +197,16 @@ class ShardHost:
     # Sources
 
     def read(self, job: Job) -> None:
-        """Read a source for all owned partitions that are not read for yet."""
+        """Read a source for all owned partitions that are not read for yet; an earlier job ends at a batch's edge."""
         with self._lock:
-            if self._job is not None and self._job.source_id != job.source_id:
-                self._feeds = [feed for feed in self._feeds if feed.is_alive()]
+            if self._closed:
+                raise NotOwner(f"shard {self.name} is closed; ask another")
             self._job = job
-            fed = {at for feed in self._feeds if feed.job.source_id == job.source_id for at in feed.partitions}
+            for feed in self._feeds:
+                if feed.job != job or not feed.partitions:
+                    feed.stop()
+            self._feeds = [feed for feed in self._feeds if feed.job == job and feed.partitions]
+            fed = {at for feed in self._feeds for at in feed.partitions}
             wanted = [at for at, entry in self._owned.items() if at not in fed and not entry.closing]
             if wanted:
                 feed = Feed(self, job, wanted)
@@ -279,14 +274,7 @@ class ShardHost:
 
     def abandon(self, holder: str) -> int:
         """A worker is gone: open its tasks again; return how many they were."""
-        opened = 0
-        for partition in self.partitions():
-            try:
-                with self._calling(partition) as shard:
-                    opened += shard.abandon(holder)
-            except NotOwner:
-                continue
-        return opened
+        return sum(self._of_each(lambda shard: shard.abandon(holder)).values())
 
     def submit(self, partition: int, proposals: Sequence[Proposal]) -> list[LeaseLost | None]:
         """Apply proposals in one transaction."""
@@ -322,17 +310,11 @@ class ShardHost:
     def status(self) -> HostStatus:
         """What this host has and does; also sets its gauges."""
         with self._lock:
-            owned = dict(self._owned)
             feeds = [feed.status() for feed in self._feeds]
             job = self._job
-        partitions: dict[int, PartitionStatus] = {}
-        for at, entry in owned.items():
-            try:
-                partitions[at] = PartitionStatus(entry.shard.epoch, *entry.shard.task_counts(), entry.shard.positions())
-            except Fenced:
-                self._drop(at, entry)
+        partitions = self._of_each(lambda shard: PartitionStatus(shard.epoch, *shard.task_counts(), shard.positions()))
+        holders = set().union(*self._of_each(lambda shard: shard.lease_holders()).values())
         self._set_gauges(partitions, feeds)
-        holders = {name for entry in owned.values() for name in entry.shard.lease_holders()}
         return HostStatus(self.name, self._pid, partitions, feeds, job, tuple(sorted(holders)))
 
     def wait_for_capacity(self, stopped: Callable[[], bool], paused: Callable[[str], None]) -> None:
@@ -342,10 +324,8 @@ class ShardHost:
         while not stopped():
             with self._changed:
                 seen = self._signals
-            with self._lock:
-                shards = [entry.shard for entry in self._owned.values()]
-            open_tasks = sum(shard.task_counts()[0] for shard in shards)
-            turns = sum(shard.waiting_turns() for shard in shards)
+            open_tasks = sum(self._of_each(lambda shard: shard.task_counts()[0]).values())
+            turns = sum(self._of_each(lambda shard: shard.waiting_turns()).values())
             if open_tasks > self.settings.max_open_tasks:
                 paused(f"{open_tasks} tasks are open, more than {self.settings.max_open_tasks} (max_open_tasks)")
             elif turns > self.settings.max_waiting_turns:
@@ -359,14 +339,35 @@ class ShardHost:
                 if self._signals == seen:
                     self._changed.wait(timeout=0.5)
 
-    def fenced(self, partition: int) -> None:
-        """Another host has opened the partition: drop it."""
-        with self._lock:
-            entry = self._owned.get(partition)
-        if entry is not None:
-            log.warning("partition lost to a newer epoch", extra={"partition": partition, "epoch": entry.shard.epoch})
-            self.metrics.count("raygam_fenced_total", shard=self.name)
-            self._drop(partition, entry)
+    def _open(self, partition: int) -> None:
+        with self._opening:
+            with self._lock:
+                if self._closed:
+                    raise NotOwner(f"shard {self.name} is closed; ask another")
+                if partition in self._owned:
+                    return
+            started = time.monotonic()
+            writer = self._store.writer(partition, this_process(self.name))
+            try:
+                shard = Shard(writer, self.settings.shard, self._clock_us, self._signal)
+            except BaseException:
+                writer.close()
+                raise
+            with self._lock:
+                self._owned[partition] = _Owned(shard)
+        seconds = round(time.monotonic() - started, 3)
+        log.info("partition opened", extra={"partition": partition, "epoch": shard.epoch, "seconds": seconds})
+
+    def _of_each(self, ask: Callable[[Shard], Result]) -> dict[int, Result]:
+        """Ask every owned partition; one that is lost or given up meanwhile is left out."""
+        answers = {}
+        for partition in self.partitions():
+            try:
+                with self._calling(partition) as shard:
+                    answers[partition] = ask(shard)
+            except NotOwner:
+                continue
+        return answers
 
     @contextmanager
     def _calling(self, partition: int) -> Iterator[Shard]:
@@ -374,7 +375,9 @@ class ShardHost:
         try:
             yield entry.shard
         except Fenced as error:
-            self.fenced(partition)
+            log.warning("partition lost to a newer epoch", extra={"partition": partition, "epoch": entry.shard.epoch})
+            self.metrics.count("raygam_fenced_total", shard=self.name)
+            self._drop(partition, entry)
             raise NotOwner(f"partition {partition} was opened by another shard; ask who has it") from error
         except Retryable:
             raise
@@ -396,9 +399,10 @@ class ShardHost:
 
     def _drop(self, partition: int, entry: _Owned) -> None:
         with self._lock:
-            if self._owned.get(partition) is entry:
+            feeds: list[Feed] = []
+            if self._owned.get(partition) is entry:  # else it was opened again since, and is read for
                 del self._owned[partition]
-            feeds = list(self._feeds)
+                feeds = list(self._feeds)
         for feed in feeds:
             feed.forget(partition)
         entry.shard.close()

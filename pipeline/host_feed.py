@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..memory.errors import Fenced, NotOwner, RaygamError, Retryable
 from ..memory.writes import SourcePosition
 from .batches import TurnBatch
-from .feed import Ahead, stretches
+from .feed import Ahead, Stretch, stretches
 
 if TYPE_CHECKING:
     from .host import ShardHost
@@ -34,11 +34,13 @@ class Job:
         path: the file.
         source_id: as `FileSource.identify` gave it over all partitions.
         chunk_bytes: how much is read and embedded at a time.
+        run: whose it is: the next run reads the same file again, from where it stands.
     """
 
     path: str
     source_id: str
     chunk_bytes: int
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class FeedStatus:
     """How far a feed is.
 
     Attributes:
-        source_id: of what it reads.
+        job: what it reads.
         partitions: for whom.
         offset: how far they have it, in bytes.
         size: the file's size.
@@ -63,7 +65,7 @@ class FeedStatus:
         ended: it reads no more.
     """
 
-    source_id: str
+    job: Job
     partitions: tuple[int, ...]
     offset: int = 0
     size: int = 0
@@ -94,10 +96,11 @@ class Feed(threading.Thread):
         self.job = job
         self._host = host
         self._stop_asked = threading.Event()
+        self._ahead: Ahead[Stretch] | None = None
         self._applied: dict[int, int] = dict.fromkeys(partitions, 0)
         self._edge = threading.Lock()  # held from one batch's edge to the next
         self._status_lock = threading.Lock()
-        self._status = FeedStatus(job.source_id, tuple(partitions))
+        self._status = FeedStatus(job, tuple(partitions))
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -109,8 +112,10 @@ class Feed(threading.Thread):
         return self._status
 
     def stop(self) -> None:
-        """Ask it to end at a batch's edge."""
+        """Ask it to end at a batch's edge; it does not wait for a model first."""
         self._stop_asked.set()
+        if (ahead := self._ahead) is not None:
+            ahead.close()
 
     def leave(self, partition: int) -> None:
         """Read for the partition no more; returns at a batch's edge."""
@@ -119,8 +124,8 @@ class Feed(threading.Thread):
 
     def forget(self, partition: int) -> None:
         """The partition is gone: what comes for it is passed over."""
-        self._applied.pop(partition, None)
         with self._status_lock:
+            self._applied.pop(partition, None)
             rest = tuple(at for at in self._status.partitions if at != partition)
             self._status = replace(self._status, partitions=rest)
 
@@ -133,7 +138,7 @@ class Feed(threading.Thread):
                 self._read_to_the_end()
                 break
             except Retryable as error:
-                failures = 0 if self._status.offset > before else failures + 1
+                failures = 1 if self._status.offset > before else failures + 1
                 self._note(obstacle=str(error))
                 log.warning("reading waits", extra={"partitions": list(self.partitions), "error": str(error)})
                 self._stop_asked.wait(_RETRY_SECONDS[min(failures, len(_RETRY_SECONDS)) - 1])
@@ -157,21 +162,27 @@ class Feed(threading.Thread):
             except NotOwner:
                 self.forget(at)
                 continue
-            self._applied[at] = stored.next_offset if stored else 0
+            with self._status_lock:
+                if at in self._applied:  # else it was given up just now
+                    self._applied[at] = stored.next_offset if stored else 0
             if stored is not None and stored.next_offset >= known.get(job.source_id, stored).next_offset:
                 known[job.source_id] = stored
         if known:
             source.identify(known)  # refuses a file that is not what was read of it before
+        if not self._applied:
+            return
         start = min(self._applied.values(), default=0)
         first = self._status.beats == 0
         self._note(offset=start, size=source.size, obstacle="", **({"started_at": start} if first else {}))
         taken = start
-        ahead = Ahead(
+        self._ahead = ahead = Ahead(
             stretches(source, job.source_id, host.intake, self._applied, start, job.chunk_bytes),
             host.settings.read_ahead,
             f"{self.name}-ahead",
         )
         try:
+            if self._stop_asked.is_set():
+                return
             for stretch in ahead:
                 host.wait_for_capacity(self._stop_asked.is_set, lambda why: self._note(paused=why))
                 for batch in stretch.batches:
@@ -184,10 +195,12 @@ class Feed(threading.Thread):
                 taken = stretch.end
                 size = max(source.size, stretch.end)
                 self._note(offset=stretch.end, size=size, incomplete_line=stretch.incomplete_line)
-                if self._stop_asked.is_set():
+                if self._stop_asked.is_set() or not self._applied:
                     return
         finally:
             ahead.close()
+        if self._stop_asked.is_set():  # then this may not be the end
+            return
         end = source.position(taken)
         for at in list(self._applied):
             with self._edge:

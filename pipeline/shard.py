@@ -7,6 +7,7 @@ copy of the ledger: when a commit fails it is thrown away and read again.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,8 @@ from .residents import FLUSH, SESSION_END, Resident, Residents
 from .task_queue import TaskQueue
 
 API_SOURCE = "api"
+_FLUSHED_TOGETHER = 1024
+"""Users of one transaction of a flush; other calls get in between two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,20 +161,12 @@ class Shard:
         """
         with self._lock, self._consistently():
             wanted = self._writer.unsettled_users() if users is None else list(dict.fromkeys(users))
-            recorded = 0
-            chunk = self._settings.max_resident_users
-            for start in range(0, len(wanted), chunk):
-                residents = self._residents.take(wanted[start : start + chunk])
-                write = WriteSet()
-                touched = [user for user, resident in residents.items() if resident.has_live_events()]
-                for user in touched:
-                    command = CommandRow(self._take_seq(), user, FLUSH, "")
-                    write.commands.append(command)
-                    residents[user].command(command)
-                self._settle(write, {user: residents[user] for user in touched})
-                self._commit(write)
-                recorded += len(touched)
-            return recorded
+        recorded = 0
+        chunk = min(self._settings.max_resident_users, _FLUSHED_TOGETHER)
+        for start in range(0, len(wanted), chunk):
+            recorded += self._flush(wanted[start : start + chunk])
+            time.sleep(0.001)  # a lock is not fair: else who waits for it gets it at the end, after minutes maybe
+        return recorded
 
     def has_claimable(self) -> bool:
         """Whether `claim` would find anything to do."""
@@ -281,6 +276,19 @@ class Shard:
         """Close the partition; leases end with it."""
         with self._lock:
             self._writer.close()
+
+    def _flush(self, users: Sequence[User]) -> int:
+        with self._lock, self._consistently():
+            residents = self._residents.take(users)
+            write = WriteSet()
+            touched = [user for user, resident in residents.items() if resident.has_live_events()]
+            for user in touched:
+                command = CommandRow(self._take_seq(), user, FLUSH, "")
+                write.commands.append(command)
+                residents[user].command(command)
+            self._settle(write, {user: residents[user] for user in touched})
+            self._commit(write)
+            return len(touched)
 
     def _take_rows(self, batch: TurnBatch, offsets: list[int], applied: int, write: WriteSet) -> int:
         """Put the batch's new turns and end records into the write; return the duplicates."""
