@@ -17,6 +17,8 @@ from . import calls
 from .spec import NAMESPACE, ActorName, ClusterSpec
 
 log = logging.getLogger("raygam.supervisor")
+CONTROL = "control"
+"""The concurrency group of the supervisor's calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,9 @@ class Fleet:
     def start(self, name: ActorName) -> None:
         """Start an actor; one that another supervisor just started under the name is taken instead."""
         kind = self._kinds[name.kind]
-        remote = ray.remote(kind.actor).options(
+        # The supervisor's calls have threads of their own: a queue of searches must not look like a stuck actor.
+        decorate: Any = ray.remote
+        remote = decorate(concurrency_groups={CONTROL: 4})(kind.actor).options(
             name=self.full(name),
             namespace=NAMESPACE,
             lifetime="detached",
@@ -89,6 +93,15 @@ class Fleet:
         if handle is None:
             handle = self._handles[name] = calls.find(self.full(name))
         return handle
+
+    def control(self, name: ActorName, method: str, *arguments: Any) -> Any:
+        """Begin a call on the supervisor's threads of an actor; returns its reference.
+
+        Raises:
+            Dead: Ray has no such actor.
+        """
+        called = getattr(self.handle(name), method)
+        return called.options(concurrency_group=CONTROL).remote(*arguments)
 
     def end(self, name: ActorName, pid: int | None) -> None:
         """End an actor at once, and its process: a stopped one stays when Ray alone is told."""

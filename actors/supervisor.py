@@ -160,7 +160,7 @@ class Supervisor:
                 raise Rejected(f"there are {self._counts['shard']} shards; their number only grows while they run")
             for name in self._watch.of_kind(kind, "well", "silent", "starting"):
                 if name.slot >= count:
-                    self._wait([(name, self._fleet.handle(name).close.remote())])
+                    self._wait([(name, self._fleet.control(name, "close"))])
                     self._fleet.end(name, None)
             self._counts[kind] = count
             self._evening = self._evening or kind == "shard"
@@ -173,13 +173,12 @@ class Supervisor:
             for kind in ("shard", "worker"):
                 for name in self._watch.of_kind(kind, "well", "silent", "starting"):
                     with contextlib.suppress(Retryable):
-                        handle = self._fleet.handle(name)
                         if kind == "shard":
-                            closing.append((name, handle.stop_reading.remote(self._term)))
+                            closing.append((name, self._fleet.control(name, "stop_reading", self._term)))
             self._wait(closing)
             for kind in ("worker", "shard"):
                 names = self._watch.of_kind(kind, "well", "silent")
-                self._wait([(name, self._fleet.handle(name).close.remote()) for name in names])
+                self._wait([(name, self._fleet.control(name, "close")) for name in names])
             for name in self._fleet.living():
                 watched = self._watch.actors.get(name)
                 # By force only what does not answer: Ray reports a killed process as an accident.
@@ -349,11 +348,9 @@ class Supervisor:
             raise Superseded("another supervisor rules; ask that one")
         for name in self._watch.of_kind("shard", "well", "silent", "starting"):
             if name.place == place:
-                handle = self._fleet.handle(name)
                 try:
-                    return calls.result(
-                        getattr(handle, method).remote(self._term, *arguments), seconds, f"{place}.{method}"
-                    )
+                    reference = self._fleet.control(name, method, self._term, *arguments)
+                    return calls.result(reference, seconds, f"{place}.{method}")
                 finally:
                     self._watch.actors[name].pending = None
         raise calls.Dead(f"there is no {place} at the moment")

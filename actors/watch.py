@@ -61,11 +61,10 @@ class Watch:
             if one.verdict == "dead":
                 continue
             try:
-                handle = self._fleet.handle(name)
                 if one.pending is None:
-                    one.pending = handle.report.remote(term) if name.kind == "shard" else handle.report.remote()
+                    one.pending = self._fleet.control(name, "report", *([term] if name.kind == "shard" else []))
                 if one.pid is None and one.pending_pid is None:
-                    one.pending_pid = handle.pid.remote()
+                    one.pending_pid = self._fleet.control(name, "pid")
             except calls.Dead:
                 one.verdict = "dead"
         waiting = [one.pending for one in self.actors.values() if one.pending is not None]

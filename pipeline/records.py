@@ -49,6 +49,10 @@ class BadRecord(Rejected):
         self.reason = reason
         self.detail = detail
 
+    def __reduce__(self) -> tuple[type[BadRecord], tuple[str, str]]:
+        """Travels between processes by its two parts."""
+        return type(self), (self.reason, self.detail)
+
 
 @dataclass(frozen=True, slots=True)
 class RecordLimits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -182,3 +183,11 @@ def test_metadata_of_a_mapping_must_be_json(value: Any) -> None:
 def test_a_users_id_is_text() -> None:
     with pytest.raises(BadRecord, match="user_id is a JSON number"):
         check_user("default", 5)  # type: ignore[arg-type]
+
+
+def test_a_bad_record_travels_between_processes() -> None:
+    there = pickle.loads(pickle.dumps(BadRecord("blank", "the line is blank")))
+    assert (type(there), there.reason, there.detail, str(there)) == (
+        *(BadRecord, "blank", "the line is blank"),
+        "blank: the line is blank",
+    )
