@@ -111,11 +111,13 @@ def event_rows(
     ]
 
 
-def event_vector_rows(events: Sequence[Event], owners: Sequence[int], vectors: NDArray[np.float32]) -> Iterable[Row]:
-    """Rows of `vector_log` for events."""
+def event_vector_rows(
+    events: Sequence[Event], owners: Sequence[int], vectors: NDArray[np.float32], base: int = 0
+) -> Iterable[Row]:
+    """Rows of `vector_log` for events; the partition's log is numbered from `base` on."""
     layer = str(Layer.EVENT)
     return [
-        (event.seq * EVENT_STEP, owner, layer, str(event.seq), 0, blob)
+        (event.seq * EVENT_STEP + base, owner, layer, str(event.seq), 0, blob)
         for event, owner, blob in zip(events, owners, vector_blobs(vectors), strict=True)
     ]
 
@@ -306,8 +308,8 @@ def event_relation_row(owner: int, relation: EventRelation) -> Row:
     return (owner, relation.source_seq, relation.target_seq, relation.type, float(relation.weight))
 
 
-def to_entries(rows: Sequence[Row], dimension: int) -> VectorEntries:
-    """Entries from `(seq, layer, ref, removed, vector)`."""
+def to_entries(rows: Sequence[Row], dimension: int, base: int = 0) -> VectorEntries:
+    """Entries from `(seq, layer, ref, removed, vector)`, numbered from `base` on."""
     if not rows:
         return VectorEntries(np.empty(0, np.int64), [], [], [], np.empty((0, dimension), np.float32))
     seqs, layers, refs, removed, blobs = zip(*rows, strict=True)
@@ -316,7 +318,7 @@ def to_entries(rows: Sequence[Row], dimension: int) -> VectorEntries:
         blobs = tuple(nothing if blob is None else blob for blob in blobs)
     vectors = to_vectors(blobs, dimension)
     return VectorEntries(
-        np.array(seqs, np.int64),
+        np.array(seqs, np.int64) - base,
         [_layers[layer] for layer in layers],
         list(refs),
         [bool(gone) for gone in removed],

@@ -41,6 +41,14 @@ EVENT_STEP = 1 << 20
 """The vector log's number of an event's vector is `seq * EVENT_STEP`. Entries of topics and
 removals take the numbers behind the latest event's: so the numbers rise as things were written."""
 
+OWNER_BITS = 40
+"""In a shared database a partition's owners are numbered from `partition << OWNER_BITS` on."""
+LOG_BITS = 51
+"""In a shared database a partition's vector log is numbered from `partition << LOG_BITS` on. So its turns
+and commands are numbered below `1 << LOG_BITS` divided by `EVENT_STEP`: two thousand million of them."""
+MAX_SHARED_PARTITIONS = 1 << 12
+"""How many partitions the two leave room for, in whole numbers of 64 bits."""
+
 BESIDE_EVENTS = text("(layer <> 'event' OR removed = 1)")
 """Entries of the vector log that no event leads to."""
 
@@ -49,6 +57,8 @@ STATE_METADATA = MetaData()
 
 Whole: TypeEngine[int] = BigInteger().with_variant(Integer(), "sqlite")
 Fraction: TypeEngine[float] = Double().with_variant(REAL(), "sqlite")
+# By bytes, as SQLite sorts: a locale's order may change with the system, and its indexes would be wrong.
+Characters: TypeEngine[str] = Text().with_variant(Text(collation="C"), "postgresql")
 
 
 def _column(name: str, kind: TypeEngine[Any] | type[TypeEngine[Any]], *more: Any, **options: Any) -> Column[Any]:
@@ -67,8 +77,8 @@ def _table(name: str, *parts: Any, rowid: bool = True) -> Table:
 fact = Table(
     "fact",
     STATE_METADATA,
-    Column("name", Text, primary_key=True, nullable=False),
-    Column("value", Text, nullable=False),
+    Column("name", Characters, primary_key=True, nullable=False),
+    Column("value", Characters, nullable=False),
     sqlite_strict=True,
 )
 
@@ -79,7 +89,7 @@ partition = _table(
     _column("next_seq", Whole),
     _column("next_vector_seq", Whole),
     _column("next_owner", Whole),
-    _column("counts", Text),
+    _column("counts", Characters),
     PrimaryKeyConstraint("partition"),
     CheckConstraint("epoch > 0", name="partition_epoch"),
 )
@@ -88,7 +98,7 @@ opening = _table(
     "opening",
     _column("partition", Whole, ForeignKey("partition.partition")),
     _column("epoch", Whole),
-    _column("opened_by", Text),
+    _column("opened_by", Characters),
     PrimaryKeyConstraint("partition", "epoch"),
 )
 """Who opened the partition for writing, for the people who look after it; the latest few."""
@@ -97,11 +107,11 @@ source_position = _table(
     "source_position",
     _column("partition", Whole, ForeignKey("partition.partition")),
     _column("source_number", Whole),
-    _column("source", Text),
+    _column("source", Characters),
     _column("next_offset", Whole),
-    _column("name", Text),
+    _column("name", Characters),
     _column("prefix_bytes", Whole),
-    _column("prefix_hash", Text),
+    _column("prefix_hash", Characters),
     PrimaryKeyConstraint("partition", "source_number"),
     UniqueConstraint("partition", "source"),
 )
@@ -110,8 +120,8 @@ owner = _table(
     "owner",
     _column("owner", Whole, autoincrement=False),
     _column("partition", Whole, ForeignKey("partition.partition")),
-    _column("tenant", Text),
-    _column("user_id", Text),
+    _column("tenant", Characters),
+    _column("user_id", Characters),
     _column("watermark_us", Whole, nullable=True),
     _column("counted_seq", Whole),
     _column("open_tasks", Whole),
@@ -128,7 +138,7 @@ owner = _table(
 buffer = _table(
     "buffer",
     _owner(),
-    _column("session_id", Text),
+    _column("session_id", Characters),
     _column("events", Whole),
     _column("tokens", Whole),
     _column("last_us", Whole),
@@ -145,23 +155,23 @@ event = _table(
     "event",
     _owner(references=False),
     _column("seq", Whole),
-    _column("message_id", Text),
-    _column("session_id", Text),
-    _column("speaker", Text),
-    _column("role", Text),
-    _column("text", Text),
+    _column("message_id", Characters),
+    _column("session_id", Characters),
+    _column("speaker", Characters),
+    _column("role", Characters),
+    _column("text", Characters),
     _column("time_us", Whole),
     _column("utc_offset_minutes", Whole, nullable=True),
-    _column("kind", Text),
-    _column("origin", Text),
-    _column("captions", Text),
-    _column("metadata", Text),
+    _column("kind", Characters),
+    _column("origin", Characters),
+    _column("captions", Characters),
+    _column("metadata", Characters),
     _column("tokens", Whole),
     _column("source_number", Whole, nullable=True),
     _column("source_offset", Whole, nullable=True),
-    _column("episode_id", Text, nullable=True),
-    _column("dates", Text),
-    _column("entities", Text),
+    _column("episode_id", Characters, nullable=True),
+    _column("dates", Characters),
+    _column("entities", Characters),
     PrimaryKeyConstraint("owner", "seq"),
     UniqueConstraint("owner", "message_id"),
 )
@@ -172,8 +182,8 @@ vector_log = _table(
     "vector_log",
     _column("seq", Whole, autoincrement=False),
     _owner(references=False),
-    _column("layer", Text),
-    _column("ref", Text),
+    _column("layer", Characters),
+    _column("ref", Characters),
     _column("removed", Integer),
     _column("vector", LargeBinary, nullable=True),
     PrimaryKeyConstraint("seq"),
@@ -191,8 +201,8 @@ command = _table(
     "command",
     _owner(),
     _column("seq", Whole),
-    _column("kind", Text),
-    _column("session_id", Text),
+    _column("kind", Characters),
+    _column("session_id", Characters),
     _column("time_us", Whole, nullable=True),
     PrimaryKeyConstraint("owner", "seq"),
     CheckConstraint("kind IN ('session_end', 'flush')", name="command_kind"),
@@ -201,20 +211,20 @@ command = _table(
 
 task = _table(
     "task",
-    _column("id", Text),
+    _column("id", Characters),
     _owner(),
-    _column("session_id", Text),
-    _column("trigger", Text),
+    _column("session_id", Characters),
+    _column("trigger", Characters),
     _column("closes_tail", Integer),
     _column("force", Integer),
-    _column("seqs", Text),
+    _column("seqs", Characters),
     _column("position_seq", Whole),
     _column("ordinal", Whole),
     _column("archived_until_us", Whole, nullable=True),
-    _column("status", Text),
+    _column("status", Characters),
     _column("attempts", Whole),
-    _column("error", Text, nullable=True),
-    _column("token", Text, nullable=True),
+    _column("error", Characters, nullable=True),
+    _column("token", Characters, nullable=True),
     _column("lease_until_us", Whole, nullable=True),
     PrimaryKeyConstraint("id"),
     CheckConstraint("status IN ('open', 'leased', 'done', 'parked')", name="task_status"),
@@ -240,17 +250,17 @@ Index(
 
 episode = _table(
     "episode",
-    _column("id", Text),
+    _column("id", Characters),
     _owner(),
-    _column("session_id", Text),
-    _column("seqs", Text),
+    _column("session_id", Characters),
+    _column("seqs", Characters),
     _column("first_us", Whole),
     _column("last_us", Whole),
-    _column("trigger", Text),
-    _column("detector", Text),
+    _column("trigger", Characters),
+    _column("detector", Characters),
     _column("confidence", Fraction),
-    _column("reason", Text),
-    _column("task_id", Text, ForeignKey("task.id")),
+    _column("reason", Characters),
+    _column("task_id", Characters, ForeignKey("task.id")),
     _column("ordinal", Whole),
     PrimaryKeyConstraint("id"),
     UniqueConstraint("task_id", "ordinal"),
@@ -259,18 +269,18 @@ Index("episode_of_session", episode.c.owner, episode.c.session_id, episode.c.las
 
 topic = _table(
     "topic",
-    _column("id", Text),
+    _column("id", Characters),
     _owner(),
-    _column("episode_id", Text, ForeignKey("episode.id")),
-    _column("summary", Text),
-    _column("keywords", Text),
-    _column("entities", Text),
-    _column("dates", Text),
+    _column("episode_id", Characters, ForeignKey("episode.id")),
+    _column("summary", Characters),
+    _column("keywords", Characters),
+    _column("entities", Characters),
+    _column("dates", Characters),
     _column("first_us", Whole),
     _column("last_us", Whole),
     _column("confidence", Fraction),
-    _column("model", Text),
-    _column("superseded_by", Text, ForeignKey("topic.id"), nullable=True),
+    _column("model", Characters),
+    _column("superseded_by", Characters, ForeignKey("topic.id"), nullable=True),
     PrimaryKeyConstraint("id"),
     UniqueConstraint("episode_id"),  # the cross-layer edge: one topic, one archived event graph
     CheckConstraint("confidence BETWEEN 0 AND 1", name="topic_confidence"),
@@ -280,9 +290,9 @@ Index("topic_of_owner", topic.c.owner)
 topic_relation = _table(
     "topic_relation",
     _owner(),
-    _column("source_id", Text),
-    _column("target_id", Text),
-    _column("type", Text),
+    _column("source_id", Characters),
+    _column("target_id", Characters),
+    _column("type", Characters),
     _column("confidence", Fraction),
     PrimaryKeyConstraint("owner", "source_id", "target_id", "type"),
     ForeignKeyConstraint(["source_id"], ["topic.id"]),
@@ -300,7 +310,7 @@ event_relation = _table(
     _owner(),
     _column("source_seq", Whole),
     _column("target_seq", Whole),
-    _column("type", Text),
+    _column("type", Characters),
     _column("weight", Fraction),
     PrimaryKeyConstraint("owner", "source_seq", "target_seq", "type"),
     CheckConstraint("type IN ('temporal', 'semantic', 'causal', 'entity', 'reply')", name="event_relation_type"),
@@ -311,10 +321,10 @@ dead_letter = _table(
     "dead_letter",
     Column("number", Whole, primary_key=True, nullable=False, autoincrement=True),
     _column("partition", Whole, ForeignKey("partition.partition")),
-    _column("source", Text),
+    _column("source", Characters),
     _column("source_offset", Whole),
-    _column("reason", Text),
-    _column("detail", Text),
+    _column("reason", Characters),
+    _column("detail", Characters),
     _column("payload", LargeBinary),
     UniqueConstraint("partition", "source", "source_offset"),
 )

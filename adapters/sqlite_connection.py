@@ -10,37 +10,19 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Executable, NullPool, create_engine
+from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy import event as engine_events
-from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.sql.compiler import SQLCompiler
 
 from ..memory.errors import Misconfigured, RaygamError, Retryable
-
-_DIALECT = sqlite_dialect.dialect(paramstyle="qmark")
 
 PAGE_BYTES = 8192
 CHECKPOINT_PAGES = 8000
 """A checkpoint each 64 MB of write-ahead log: pages that many transactions touch are written back once."""
 _BUSY_SECONDS = 5.0
 _CACHE_KIB = 16384
-
-
-def sql(statement: Executable, *names: str) -> str:
-    """Compile a Core statement to text with `?`, in the order of `names`.
-
-    Raises:
-        ValueError: the statement's parameters are not exactly `names` in this order.
-    """
-    compiled = cast(SQLCompiler, cast(Any, statement).compile(dialect=_DIALECT))
-    order = tuple(compiled.positiontup or ())
-    if names != order:
-        raise ValueError(f"the statement takes {order}, not {names}: {compiled}")
-    return str(compiled)
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:

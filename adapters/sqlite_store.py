@@ -26,14 +26,15 @@ from ..memory.errors import Misconfigured, Retryable
 from ..memory.writes import StateFacts
 from . import migrations
 from .schema import FORMAT_VERSION, STATE_METADATA, fact
-from .sqlite_connection import core_transaction, open_for_reading, sql, translated_errors
+from .sqlite_connection import core_transaction, open_for_reading, translated_errors
+from .sqlite_dialect import SQLITE
 from .sqlite_reader import SqliteReader
 from .sqlite_writer import SqliteWriter
 from .state_lock import StateLock
 
 STATE_NAME = "state.db"
 _REVISION = f"{FORMAT_VERSION:04d}"
-_READ_FACTS = sql(select(fact.c.name, fact.c.value))
+_READ_FACTS = SQLITE.one(select(fact.c.name, fact.c.value))
 _REMEDIES = {
     "partitions": "open it with that number of partitions, or make a new state from the sources",
     "partitioner": "open it with that partitioner, or make a new state from the sources",

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from sqlalchemy import MetaData
 
-from raygam.adapters import schema, sqlite_queries, sqlite_statements
+from raygam.adapters import schema
 from raygam.adapters.sqlite_connection import core_transaction
+from raygam.adapters.sqlite_statements import QUERIES, STATEMENTS
 from raygam.adapters.sqlite_store import SqliteStore
 from raygam.memory.errors import Misconfigured, RaygamError, Retryable
 from raygam.memory.model import Event, User
@@ -329,7 +330,7 @@ def _again() -> list[Event]:
 def test_no_statement_looks_through_all_turns(directory: Path) -> None:
     """A plan that scans `event` or `vector_log` is slow only once there is much in it."""
     with closing(sqlite3.connect(directory / "partition-0000.db")) as connection:
-        for statements in (sqlite_statements, sqlite_queries):
+        for statements in (STATEMENTS, QUERIES):
             for name, statement in vars(statements).items():
                 if not name.isupper() or not isinstance(statement, str):
                     continue

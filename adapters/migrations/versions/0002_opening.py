@@ -9,6 +9,7 @@ revision = "0002"
 down_revision = "0001"
 
 WHOLE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
@@ -16,7 +17,7 @@ def upgrade() -> None:
         "opening",
         sa.Column("partition", WHOLE, sa.ForeignKey("partition.partition"), nullable=False),
         sa.Column("epoch", WHOLE, nullable=False),
-        sa.Column("opened_by", sa.Text(), nullable=False),
+        sa.Column("opened_by", TEXT, nullable=False),
         sa.PrimaryKeyConstraint("partition", "epoch"),
         sqlite_strict=True,
     )

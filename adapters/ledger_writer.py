@@ -1,0 +1,479 @@
+"""The writer of one partition: the ledger, and what its shard reads back, over any database.
+
+The stores open the partition, run transactions and say what the database's errors mean.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from ..memory.errors import Fenced, LeaseLost, Misconfigured, RaygamError
+from ..memory.model import Layer, User
+from ..memory.progression import Progress
+from ..memory.writes import CommandRow, SourcePosition, StoredUser, TaskRow, TaskStatus, UserRow, WriteSet
+from . import rows
+from .place import Place
+from .schema import EVENT_STEP
+from .statements import Statements
+from .write_rules import check_write
+
+_MAX_CACHED_OWNERS = 100_000
+_KEPT_OPENINGS = 20
+
+
+class Results(Protocol):
+    """What a statement gave."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Session(Protocol):
+    """The writer's connection. SQLite's own has this form."""
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ..., /) -> Results:
+        """Run a statement with one row of parameters."""
+        ...
+
+    def executemany(self, statement: str, many: Iterable[rows.Row], /) -> Results:
+        """Run a statement for many rows; `rowcount` is how many it changed in all."""
+        ...
+
+
+class _Draft:
+    """What the writer will hold in memory once the transaction is committed."""
+
+    __slots__ = ("counts", "next_owner", "next_vector_seq", "owners", "sessions", "sources")
+
+    def __init__(self, writer: LedgerWriter, counts: Mapping[str, int]) -> None:
+        self.next_owner = writer._next_owner
+        self.next_vector_seq = writer._next_vector_seq
+        self.counts = dict(writer._counts)
+        for name, added in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + added
+        self.owners: dict[User, int] = {}
+        self.sources: dict[str, int] = {}
+        self.sessions: dict[int, frozenset[str]] = {}
+
+
+class LedgerWriter(ABC):
+    """A partition opened for writing; see `Writer` in `memory/ports.py` for what is promised.
+
+    A store's own writer connects, then calls `_open`.
+
+    Args:
+        place: the partition's place; its tables are up to date.
+        statements: in the SQL of the session.
+        dimension: of the vectors.
+        opened_by: who opens it, for people.
+    """
+
+    _session: Session
+
+    def __init__(self, place: Place, statements: Statements, dimension: int, opened_by: str) -> None:
+        self._place = place
+        self._statements = statements
+        self._opened_by = opened_by
+        self._dimension = dimension
+        self._next_seq = self._next_vector_seq = self._next_owner = 1
+        self._counts: dict[str, int] = {}
+        self._owners: dict[User, int] = {}
+        self._sessions: dict[int, frozenset[str]] = {}  # whose buffers stand in the ledger, as far as known
+        self._closed = False
+
+    @abstractmethod
+    def _errors(self) -> AbstractContextManager[None]:
+        """The block's errors of the database come out as ours."""
+
+    @abstractmethod
+    def _transaction(self) -> AbstractContextManager[None]:
+        """A write transaction that ends with the block: committed, or rolled back on any error."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close; twice is once."""
+
+    def _ready(self) -> None:  # noqa: B027 - nothing to do where a connection cannot be lost
+        """Have a session to work with, and in memory what the ledger says.
+
+        Raises:
+            Fenced: another engine has the partition.
+            Retryable: there is none now.
+        """
+
+    def _refuse_other(self) -> None:  # noqa: B027 - nothing to do where all partitions lie together
+        """Refuse to make the partition where another one lies."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self._place.partition
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this opening."""
+        return self._epoch
+
+    def commit(self, write: WriteSet) -> None:
+        """Write everything in one transaction, or nothing."""
+        self._ready()
+        check_write(write, self._dimension, self._next_seq)
+        draft = _Draft(self, write.counts)
+        numbers = [event.seq for event in write.events]
+        numbers.extend(command.seq for command in write.commands)
+        next_seq = max(self._next_seq, max(numbers, default=0) + 1)
+        if next_seq > self._place.end_seq:
+            raise Misconfigured(
+                f"partition {self._place.partition} of {self._place.state} has no numbers left for new turns "
+                f"(the last is {self._place.end_seq - 1}); make a new state with more partitions from the sources"
+            )
+        with self._errors(), self._transaction():
+            self._check_epoch(self._statements.HOLD_PARTITION)
+            self._find_owners(write, draft)
+            self._write_positions(write, draft)
+            self._settle_leases(write)
+            self._write_events(write, draft)
+            self._write_tasks(write, draft)
+            self._write_archives(write, draft, next_seq)
+            self._write_users(write, draft)
+            self._write_dead_letters(write)
+            self._session.execute(
+                self._statements.ADVANCE_PARTITION,
+                (
+                    *(next_seq, draft.next_vector_seq, draft.next_owner, rows.encode(draft.counts)),
+                    *(self._place.partition, self._epoch),
+                ),
+            )
+        self._next_seq = next_seq
+        self._next_vector_seq = draft.next_vector_seq
+        self._next_owner = draft.next_owner
+        self._counts = draft.counts
+        self._sources.update(draft.sources)
+        self._remember(draft)
+
+    def counters(self) -> Mapping[str, int]:
+        """Next free numbers; none is given twice, also after an erase."""
+        self._ready()
+        return {"seq": self._next_seq, "vector_seq": self._next_vector_seq}
+
+    def positions(self) -> Mapping[str, SourcePosition]:
+        """Every source's position in this partition, by source id."""
+        self._ready()
+        with self._errors():
+            found = self._session.execute(self._statements.READ_SOURCES, self._place.partition_here).fetchall()
+        return {source: rows.to_position(position) for source, _, *position in found}
+
+    def known_messages(self, keys: Sequence[tuple[User, str]]) -> set[tuple[User, str]]:
+        """Those `(user, message_id)` pairs that are already stored."""
+        self._ready()
+        with self._errors():
+            owners = self._stored_owners(dict.fromkeys(user for user, _ in keys))
+            if not owners:
+                return set()
+            pairs = [(owner, message_id) for user, message_id in keys if (owner := owners.get(user)) is not None]
+            found = self._session.execute(self._statements.KNOWN_MESSAGES, (rows.encode(pairs),)).fetchall()
+        if not found:
+            return set()
+        users = {owner: user for user, owner in owners.items()}
+        return {(users[owner], message_id) for owner, message_id in found}
+
+    def load(self, users: Sequence[User], *, whole: bool = True) -> dict[User, StoredUser]:
+        """Those of the users that are stored, or their rows alone; five statements for all of them.
+
+        Raises:
+            Fenced: another engine has the partition, and these may be its writes.
+        """
+        self._ready()
+        pairs = rows.encode([(user.tenant, user.user_id) for user in users])
+        with self._errors():
+            self._check_epoch(self._statements.READ_PARTITION)
+            found = self._session.execute(self._statements.READ_USERS, (pairs, *self._place.owners_here)).fetchall()
+            if not found:
+                return {}
+            owners = (rows.encode([row[0] for row in found]),)
+            buffers = rows.group_buffers(self._session.execute(self._statements.READ_BUFFERS, owners))
+            reads = (self._statements.READ_BUFFERED, self._statements.READ_UNCOUNTED_COMMANDS) if whole else ()
+            turns, uncounted = [self._session.execute(read, owners).fetchall() for read in reads] or ([], [])
+        buffered = rows.group_buffered(turns)
+        commands: dict[int, list[CommandRow]] = {}
+        loaded: dict[User, StoredUser] = {}
+        names = {row[0]: User(row[1], row[2]) for row in found}
+        for owner, seq, kind, session_id, time_us in sorted(uncounted, key=lambda row: row[:2]):
+            commands.setdefault(owner, []).append(CommandRow(seq, names[owner], kind, session_id, time_us))
+        for owner, *values in found:
+            user_row = rows.to_user_row(values, buffers.get(owner, {}))
+            self._sessions[owner] = frozenset(user_row.progress.buffers)
+            self._owners[user_row.user] = owner
+            loaded[user_row.user] = StoredUser(user_row, tuple(buffered.get(owner, ())), tuple(commands.get(owner, ())))
+        return loaded
+
+    def archived_until_us(self, user: User, session_id: str) -> int | None:
+        """End of the session's latest archived episode, None if it has none."""
+        self._ready()
+        with self._errors():
+            found: int | None = self._session.execute(
+                self._statements.ARCHIVED_UNTIL, (*user, *self._place.owners_here, session_id)
+            ).fetchone()[0]
+        return found
+
+    def unfinished_tasks(self) -> list[TaskRow]:
+        """Tasks that are open, leased or parked, by `(position_seq, ordinal)`."""
+        self._ready()
+        with self._errors():
+            found = self._session.execute(self._statements.UNFINISHED_TASKS, self._place.owners_here)
+            return [rows.to_task(row) for row in found]
+
+    def unsettled_users(self) -> list[User]:
+        """Users with events in buffers, commands not counted, or unfinished tasks."""
+        self._ready()
+        with self._errors():
+            found = self._session.execute(self._statements.UNSETTLED_USERS, self._place.owners_here * 4)
+            return [User(*row) for row in found]
+
+    def _open(self) -> None:
+        """Take the partition over and hold in memory what it says."""
+        with self._errors():
+            with self._transaction():
+                held = self._take_over()
+            self._hold(held)
+
+    def _hold(self, held: rows.Row) -> None:
+        """Hold what the partition's row says; what was held of users is forgotten."""
+        self._epoch: int = held[1]
+        self._next_seq = held[2]
+        self._next_vector_seq = held[3]
+        self._next_owner = held[4]
+        self._counts = rows.decode_counts(held[5])
+        found = self._session.execute(self._statements.READ_SOURCES, self._place.partition_here)
+        self._sources: dict[str, int] = {row[0]: row[1] for row in found}
+        self._owners.clear()
+        self._sessions.clear()
+
+    def _take_over(self) -> rows.Row:
+        """Bump the epoch, so that an earlier writer is fenced, and return the partition's row.
+
+        The first opening makes it.
+        """
+        at = self._place.partition
+        if self._session.execute(self._statements.BUMP_EPOCH, (at,)).rowcount == 0:
+            self._refuse_other()
+            first = (at, 1, 1, 1, 1, rows.EMPTY_MAPPING)
+            if self._session.executemany(self._statements.INSERT_PARTITION, [first]).rowcount == 0:
+                self._session.execute(self._statements.BUMP_EPOCH, (at,))  # another has just made it
+        held = self._partition_row(self._statements.READ_PARTITION)
+        self._session.executemany(self._statements.INSERT_OPENING, [(at, held[1], self._opened_by)])
+        self._session.execute(self._statements.FORGET_OPENINGS, (at, held[1] - _KEPT_OPENINGS))
+        return held
+
+    def _partition_row(self, statement: str) -> rows.Row:
+        found: rows.Row = self._session.execute(statement, self._place.partition_here).fetchone()
+        return found
+
+    def _check_epoch(self, statement: str) -> None:
+        self._compare_epoch(self._partition_row(statement))
+
+    def _compare_epoch(self, found: rows.Row | None) -> None:
+        if found is None or found[1] != self._epoch:
+            raise Fenced(
+                f"partition {self._place.partition} of {self._place.state} was opened for writing by another engine "
+                f"(epoch {found[1] if found else None}, ours is {self._epoch}); nothing was written: stop this one"
+            )
+
+    def _stored_owners(self, users: Mapping[User, object]) -> dict[User, int]:
+        """Owner numbers of those users that are stored."""
+        known = {user: self._owners[user] for user in users if user in self._owners}
+        if len(known) < len(users):
+            missing = [(user.tenant, user.user_id) for user in users if user not in known]
+            for owner, tenant, user_id, *_ in self._session.execute(
+                self._statements.READ_USERS, (rows.encode(missing), *self._place.owners_here)
+            ).fetchall():
+                known[User(tenant, user_id)] = owner
+        return known
+
+    def _find_owners(self, write: WriteSet, draft: _Draft) -> None:
+        """Give every user of the write a number; a new one gets a row."""
+        users: dict[User, UserRow | None] = dict.fromkeys(event.user for event in write.events)
+        users.update(dict.fromkeys(command.user for command in write.commands))
+        users.update(dict.fromkeys(task.user for task in write.tasks))
+        users.update(dict.fromkeys(closed.episode.user for closed in write.closed))
+        users.update((row.user, row) for row in write.users)
+        draft.owners = self._stored_owners(users)
+        made = []
+        for user, row in users.items():
+            if user not in draft.owners:
+                number = self._place.owner_base + draft.next_owner
+                draft.owners[user] = number
+                draft.sessions[number] = frozenset()
+                made.append(rows.owner_row(number, self._place.partition, row or UserRow(user, Progress())))
+                draft.next_owner += 1
+        if made:
+            self._session.executemany(self._statements.INSERT_OWNER, made)
+
+    def _write_positions(self, write: WriteSet, draft: _Draft) -> None:
+        for source in (*write.positions, *{source for source, _ in write.event_sources}):
+            if source not in self._sources and source not in draft.sources:
+                draft.sources[source] = len(self._sources) + len(draft.sources) + 1
+                self._move_source(source, draft.sources[source], SourcePosition(0))
+        for source, position in write.positions.items():
+            number = self._sources.get(source) or draft.sources[source]
+            self._move_source(source, number, position)
+
+    def _move_source(self, source: str, number: int, position: SourcePosition) -> None:
+        self._session.execute(
+            self._statements.MOVE_SOURCE,
+            (
+                *(self._place.partition, number, source),
+                *(position.next_offset, position.name, position.prefix_bytes, position.prefix_hash),
+            ),
+        )
+
+    def _settle_leases(self, write: WriteSet) -> None:
+        for task_id, token in write.finished:
+            self._settle(self._statements.FINISH_TASK, (task_id, token), task_id, token)
+        for failure in write.failures:
+            status = TaskStatus.PARKED if failure.parks else TaskStatus.OPEN
+            self._settle(
+                self._statements.GIVE_BACK_TASK,
+                (status, failure.error, failure.task_id, failure.token),
+                failure.task_id,
+                failure.token,
+            )
+
+    def _settle(self, statement: str, parameters: rows.Row, task_id: str, token: str) -> None:
+        if self._session.execute(statement, parameters).rowcount != 1:
+            raise LeaseLost(
+                f"task {task_id} is not leased under token {token}: its lease expired or it was finished; "
+                "nothing was written; drop the proposal and claim again"
+            )
+
+    def _write_events(self, write: WriteSet, draft: _Draft) -> None:
+        if write.events:
+            owners = [draft.owners[event.user] for event in write.events]
+            numbers = self._sources | draft.sources if draft.sources else self._sources
+            sources: Sequence[tuple[int | None, int | None]] = [
+                (numbers[source], offset) for source, offset in write.event_sources
+            ] or [(None, None)] * len(write.events)
+            self._session.executemany(self._statements.INSERT_EVENT, rows.event_rows(write.events, owners, sources))
+            assert write.vectors is not None
+            self._session.executemany(
+                self._statements.INSERT_VECTOR,
+                rows.event_vector_rows(write.events, owners, write.vectors, self._place.log_base),
+            )
+            draft.next_vector_seq = write.events[-1].seq * EVENT_STEP + 1
+        if write.commands:
+            self._session.executemany(
+                self._statements.INSERT_COMMAND,
+                [rows.command_row(draft.owners[command.user], command) for command in write.commands],
+            )
+
+    def _write_tasks(self, write: WriteSet, draft: _Draft) -> None:
+        if write.tasks:
+            self._session.executemany(
+                self._statements.INSERT_TASK, [rows.task_row(draft.owners[task.user], task) for task in write.tasks]
+            )
+        for leased in write.leases:
+            parameters = (leased.token, leased.lease_until_us, leased.task.id)
+            self._settle(self._statements.LEASE_TASK, parameters, leased.task.id, leased.token)
+
+    def _write_archives(self, write: WriteSet, draft: _Draft, next_seq: int) -> None:
+        """Episodes, then topics, then what refers to them: a relation may name a topic of the same write."""
+        if not write.closed:
+            return
+        closed = [(draft.owners[each.episode.user], each) for each in write.closed]
+        topics = [(owner, each, each.topic) for owner, each in closed if each.topic is not None]
+        many = self._session.executemany
+        many(self._statements.INSERT_EPISODE, [rows.episode_row(owner, each) for owner, each in closed])
+        archived = [
+            (event.episode_id, rows.encode_dates(event.dates), rows.encode_list(event.entities), owner, event.seq)
+            for owner, each in closed
+            for event in each.events
+        ]
+        if many(self._statements.ARCHIVE_EVENT_MANY, archived).rowcount != len(archived):
+            raise self._fault("an episode names an event that is not stored or lies in another episode")
+        many(self._statements.RAISE_OPEN_FROM_MANY, [(next_seq, owner) for owner in {owner for owner, _ in closed}])
+        relations = [rows.event_relation_row(owner, edge) for owner, each in closed for edge in each.relations]
+        self._insert_event_relations(relations)
+        many(self._statements.INSERT_TOPIC, [rows.topic_row(owner, topic) for owner, _, topic in topics])
+        edges = [rows.topic_relation_row(owner, edge) for owner, each, _ in topics for edge in each.topic_relations]
+        many(self._statements.INSERT_TOPIC_RELATION, edges)
+        older = [(topic.id, old, owner) for owner, each, topic in topics for old in each.supersedes]
+        if not {row[:2] for row in older} <= {row[1:3] for row in edges}:  # by these readers find it
+            raise self._fault("a topic supersedes one that it does not relate to")
+        latest = {row[1:]: row for row in older}  # of two that supersede the same one, the later made
+        if many(self._statements.SUPERSEDE_TOPIC_MANY, list(latest.values())).rowcount != len(latest):
+            raise self._fault("a topic supersedes one that is not stored")
+        vectors = []
+        for owner, each, topic in topics:
+            assert each.topic_vector is not None
+            (blob,) = rows.vector_blobs(each.topic_vector.reshape(1, -1))
+            vectors.append((self._place.log_base + draft.next_vector_seq, owner, str(Layer.TOPIC), topic.id, 0, blob))
+            draft.next_vector_seq += 1
+        many(self._statements.INSERT_VECTOR, vectors)
+
+    def _insert_event_relations(self, relations: list[rows.Row]) -> None:
+        self._session.executemany(self._statements.INSERT_EVENT_RELATION, relations)
+
+    def _fault(self, what: str) -> RaygamError:
+        return RaygamError(
+            f"partition {self._place.partition} of {self._place.state}: {what}; nothing was written. "
+            "This is a fault in raygam; please report it"
+        )
+
+    def _write_users(self, write: WriteSet, draft: _Draft) -> None:
+        if not write.users:
+            return
+        owners: list[rows.Row] = []
+        upserts: list[rows.Row] = []
+        unknown: list[rows.Row] = []
+        dropped: list[rows.Row] = []
+        for row in write.users:
+            owner = draft.owners[row.user]
+            owners.append(rows.owner_row(owner, self._place.partition, row))
+            buffers = row.progress.buffers
+            present = frozenset(buffers)
+            stored = draft.sessions.get(owner)
+            if stored is None:
+                stored = self._sessions.get(owner)
+            if stored is None:
+                unknown.append((owner,))
+            elif stored != present:
+                dropped.extend((owner, session_id) for session_id in stored - present)
+            draft.sessions[owner] = present
+            upserts.extend(rows.buffer_row(owner, session_id, buffer) for session_id, buffer in buffers.items())
+        self._session.executemany(self._statements.UPSERT_OWNER, owners)
+        if unknown:
+            self._session.executemany(self._statements.DELETE_BUFFERS_MANY, unknown)
+        if dropped:
+            self._session.executemany(self._statements.DELETE_BUFFER_MANY, dropped)
+        self._session.executemany(self._statements.UPSERT_BUFFER, upserts)
+
+    def _write_dead_letters(self, write: WriteSet) -> None:
+        if write.dead_letters:
+            self._session.executemany(
+                self._statements.INSERT_DEAD_LETTER,
+                [
+                    (self._place.partition, letter.source, letter.offset, letter.reason, letter.detail, letter.payload)
+                    for letter in write.dead_letters
+                ],
+            )
+
+    def _remember(self, draft: _Draft) -> None:
+        if len(self._owners) + len(draft.owners) > _MAX_CACHED_OWNERS:
+            self._owners.clear()
+            self._sessions.clear()
+        self._owners.update(draft.owners)
+        self._sessions.update(draft.sessions)
