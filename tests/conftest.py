@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from benchmarks.kafka_broker import GivenBroker, KafkaBroker, broker_at_hand
 from raygam.adapters.minilm_embedder import find_weights
 from raygam.adapters.sqlite_store import SqliteStore
 from raygam.memory.model import User
@@ -35,6 +36,19 @@ def need(component: str, present: bool, reason: str) -> None:
 def minilm_weights() -> None:
     """The embedder's weights are at hand."""
     need("models", find_weights() is not None, "no weights of all-MiniLM-L6-v2 are installed")
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker | GivenBroker]:
+    """The one Kafka broker of the test session; topics of a test have names of their own."""
+    with broker_at_hand(tmp_path_factory.mktemp("kafka")) as broker:
+        need(
+            "kafka",
+            broker is not None,
+            "there is no Kafka broker: set KAFKA_HOME (and have Java), or RAYGAM_TEST_KAFKA",
+        )
+        assert broker is not None
+        yield broker
 
 
 @pytest.fixture(scope="session")

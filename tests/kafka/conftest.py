@@ -1,0 +1,114 @@
+"""What the Kafka tests share: topics of their own, and clients that stand for other people's producers."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer
+
+from benchmarks.kafka_broker import GivenBroker, KafkaBroker
+from raygam.adapters.kafka_connection import KafkaConnection
+from raygam.adapters.kafka_source import KafkaReader, PartitionRecords
+from raygam.memory.errors import Retryable
+
+_numbers = itertools.count()
+DEADLINE_SECONDS = 30.0
+
+Collect = Callable[..., dict[int, list[PartitionRecords]]]
+
+
+@pytest.fixture
+def killable(kafka: KafkaBroker | GivenBroker) -> KafkaBroker:
+    """The session's broker, if the tests own it."""
+    if not isinstance(kafka, KafkaBroker):
+        pytest.skip("the broker is somebody else's, and is not killed")
+    return kafka
+
+
+@pytest.fixture
+def connection(kafka: KafkaBroker | GivenBroker) -> KafkaConnection:
+    """To the session's broker, without security."""
+    return KafkaConnection(kafka.address)
+
+
+@pytest.fixture(scope="session")
+def admin(kafka: KafkaBroker | GivenBroker) -> Iterator[Any]:
+    """The client of whoever runs the cluster."""
+    client = KafkaAdminClient(bootstrap_servers=kafka.address, reconnect_backoff_max_ms=500)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def make_topic(admin: Any) -> Iterator[Callable[..., str]]:
+    """Makes topics; they go with the test."""
+    made: list[str] = []
+
+    def make(partitions: int = 1, name: str | None = None, **configs: str) -> str:
+        name = name or f"dialogue-{next(_numbers)}-{time.time_ns()}"
+        admin.create_topics({name: {"num_partitions": partitions, "configs": configs}}, wait_for_metadata=True)
+        made.append(name)
+        return name
+
+    yield make
+    for name in set(made):
+        admin.delete_topics([name], raise_errors=False)
+
+
+@pytest.fixture
+def make_producer(kafka: KafkaBroker | GivenBroker) -> Iterator[Callable[..., Any]]:
+    """Producers of somebody else's, with any settings."""
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> Any:
+            producer = KafkaProducer(bootstrap_servers=kafka.address, **{"linger_ms": 5} | options)
+            stack.callback(producer.close, timeout=5)
+            return producer
+
+        yield make
+
+
+@pytest.fixture
+def make_reader(connection: KafkaConnection) -> Iterator[Callable[..., KafkaReader]]:
+    """Readers of the session's broker."""
+    with ExitStack() as stack:
+
+        def make(topic: str, **options: Any) -> KafkaReader:
+            reader = KafkaReader(connection, topic, **options)
+            stack.callback(reader.close)
+            return reader
+
+        yield make
+
+
+@pytest.fixture
+def collect() -> Collect:
+    return collected
+
+
+def collected(
+    reader: KafkaReader,
+    until: Callable[[dict[int, int]], bool],
+    *,
+    max_records: int | None = None,
+    over_outages: bool = False,
+) -> dict[int, list[PartitionRecords]]:
+    """Poll until the positions say enough; what each partition was given, poll by poll."""
+    given: dict[int, list[PartitionRecords]] = {}
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not until({at: position.next_offset for at, position in reader.positions.items()}):
+        assert time.monotonic() < deadline, f"stands at {reader.positions}, had {given}"
+        try:
+            parts = reader.poll(0.1, max_records)
+        except Retryable:
+            if not over_outages:
+                raise
+            continue
+        for part in parts:
+            given.setdefault(part.partition, []).append(part)
+    return given
