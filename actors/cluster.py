@@ -271,12 +271,24 @@ def connect(address: str | None, metrics_port: int | None = None) -> bool:
         )
         return True
     try:
+        _check_answers(address)
         ray.init(address=address, **common)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, OverflowError) as error:
         raise Misconfigured(
             f"no Ray cluster at {address} ({error}); start one with `ray start --head`, or leave --address out"
         ) from error
     return False
+
+
+def _check_answers(address: str) -> None:
+    """Ray tries for many minutes where nobody listens.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "://" not in address:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
 
 
 def _check_free(port: int) -> None:
