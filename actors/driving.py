@@ -5,13 +5,14 @@ It carries no turns: shards read the file themselves.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..memory.errors import RaygamError, Retryable
+from ..memory.errors import Misconfigured, RaygamError, Retryable
 from ..memory.ports import Reader
 from ..memory.writes import PartitionInfo
 from ..pipeline import runtime
@@ -19,6 +20,7 @@ from ..pipeline.host_feed import Job
 from ..pipeline.run import RunReport, furthest_positions
 from .cluster import Cluster
 from .progress import Progress
+from .supervisor import Busy
 
 _POLL_SECONDS = 0.1
 _STANDSTILL_SECONDS = 120.0
@@ -52,8 +54,14 @@ def run_file(
 
     Raises:
         RaygamError: reading failed for good; what was taken is kept.
+        Busy: the engine reads another file.
+        Misconfigured: there are no workers to wait for.
         Retryable: nothing has moved for two minutes, and an error stands in the way.
     """
+    if drain and not cluster.spec.workers and not cluster.joined:
+        raise Misconfigured(
+            "on Ray nobody consolidates without workers; give at least one (--workers, setting workers)"
+        )
     source = runtime.open_source(path)
     with partition_readers(cluster.spec.state) as readers:
         infos = [reader.partition_info() for reader in readers]
@@ -62,11 +70,11 @@ def run_file(
         held = [info.positions.get(source_id) for info in infos]
         start = min((position.next_offset if position else 0 for position in held), default=0)
         chunk_bytes = cluster.spec.settings.chunk_for(cluster.spec.facts.embedder)
-        job = Job(str(source.path.resolve()), source_id, chunk_bytes)
+        job = Job(str(source.path.resolve()), source_id, chunk_bytes, secrets.token_hex(8))
         cluster.ask("start_job", job)
         progress, done = _wait(cluster, job, drain, stop, on_progress)
         if not done:
-            cluster.ask("stop_job")
+            cluster.ask("stop_job", source_id)
         after = _totals([reader.partition_info() for reader in readers])
     return RunReport(
         offset=max(progress.offset, start),
@@ -85,17 +93,21 @@ def _wait(
 ) -> tuple[Progress, bool]:
     moved: tuple[object, ...] = ()
     since = time.monotonic()
+    own: Progress | None = None
     while True:
         progress: Progress = cluster.ask("progress")
         on_progress(progress)
-        if progress.job is None:  # every actor that knew of it has died since
-            cluster.ask("start_job", job)
-        if progress.failure:
-            cluster.ask("stop_job")
-            raise RaygamError(f"reading {job.path} ended: {progress.failure}")
-        done = progress.finished and not (drain and progress.open_tasks)
+        if progress.job is not None and progress.job.source_id == job.source_id:
+            own = progress
+            if progress.failure:
+                cluster.ask("stop_job", job.source_id)
+                raise RaygamError(f"reading {job.path} ended: {progress.failure}")
+        elif own is None or not own.finished:  # every actor that knew of it has died since, or another run came between
+            with suppress(Busy):
+                cluster.ask("start_job", job)
+        done = own is not None and own.finished and not (drain and progress.open_tasks)
         if done or stop():
-            return progress, done
+            return own or progress, done
         now = (progress.offset, progress.accepted, progress.open_tasks, progress.owned)
         if now != moved:
             moved, since = now, time.monotonic()

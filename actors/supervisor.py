@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..memory.errors import RaygamError, Rejected, Retryable
+from ..memory.errors import Rejected, Retryable
 from ..pipeline.host_feed import Job
 from ..pipeline.metrics import Metrics
 from . import calls, logs, placement
@@ -29,8 +29,13 @@ from .watch import Watch
 log = logging.getLogger("raygam.supervisor")
 KINDS = ("embedder", "shard", "worker")
 _COMMAND_SECONDS = 30.0
+_LAST_REPORT_SECONDS = 2.0
 _JUST_OPENED = 2**62
 """Stands for the epoch of an opening that was commanded and not reported yet: above every other."""
+
+
+class Busy(Retryable):
+    """The engine reads another file."""
 
 
 class Supervisor:
@@ -104,18 +109,28 @@ class Supervisor:
     # What others command
 
     def start_job(self, job: Job) -> None:
-        """Read a file; the same job again changes nothing."""
-        with self._lock:
-            self._job, self._job_asked = job, True
-            for place in list(self._has):
-                self._command(place, "read", job)
+        """Read a file; the same job again changes nothing, the same file for another run is read on.
 
-    def stop_job(self) -> None:
-        """Read no more; returns when every shard has stopped at a batch's edge."""
+        Raises:
+            Busy: another file is being read.
+        """
         with self._lock:
-            self._job, self._job_asked = None, True
-            for place in list(self._has):
-                self._command(place, "stop_reading")
+            progress = self.progress()
+            over = progress.finished or progress.failure
+            if progress.job is not None and progress.job.source_id != job.source_id and not over:
+                raise Busy(
+                    f"the engine over {self._spec.state} reads {progress.job.path} for another run; wait until it "
+                    "is done, or stop it: that run by Ctrl-C, the engine by `raygam engine stop`"
+                )
+            self._job, self._job_asked = job, True
+            self._tell_shards("read", job)
+
+    def stop_job(self, source_id: str) -> None:
+        """Read the source no more, if it is read; returns when every shard that answers is at a batch's edge."""
+        with self._lock:
+            if self._job is not None and self._job.source_id == source_id:
+                self._job, self._job_asked = None, True
+                self._tell_shards("stop_reading")
 
     def move(self, partition: int, shard: int) -> float:
         """Move a partition: drain, close, bump the epoch, open, seek. Returns the seconds it answered nobody.
@@ -169,25 +184,22 @@ class Supervisor:
         """End the engine: reading stops at a batch's edge, workers after their group, shards close their partitions."""
         with self._lock:
             self._stopping.set()
-            closing = []
-            for kind in ("shard", "worker"):
-                for name in self._watch.of_kind(kind, "well", "silent", "starting"):
-                    with contextlib.suppress(Retryable):
-                        if kind == "shard":
-                            closing.append((name, self._fleet.control(name, "stop_reading", self._term)))
-            self._wait(closing)
-            for kind in ("worker", "shard"):
-                names = self._watch.of_kind(kind, "well", "silent")
+            self._watch.ask(self._fleet.living(), self._term, _LAST_REPORT_SECONDS)
+            shards, workers = self._watch.answering("shard"), self._watch.answering("worker")
+            self._wait([(name, self._fleet.control(name, "stop_reading", self._term)) for name in shards])
+            for names in (workers, shards):
                 self._wait([(name, self._fleet.control(name, "close")) for name in names])
             for name in self._fleet.living():
                 watched = self._watch.actors.get(name)
                 # By force only what does not answer: Ray reports a killed process as an accident.
-                self._fleet.end(name, watched.pid if watched and watched.verdict != "well" else None)
+                silent = watched is not None and (watched.verdict != "well" or watched.pending is not None)
+                self._fleet.end(name, watched.pid if watched and silent else None)
 
     def _wait(self, closing: list[tuple[ActorName, Any]]) -> None:
+        deadline = time.monotonic() + _COMMAND_SECONDS
         for name, reference in closing:
             try:
-                calls.result(reference, _COMMAND_SECONDS, f"closing {name.place}")
+                calls.result(reference, max(deadline - time.monotonic(), 0.0), f"closing {name.place}")
             except Exception as error:  # noqa: BLE001 - it is ended anyway, and nothing durable depends on it
                 log.warning("an actor did not close", extra={"name_of": name.place, "error": str(error)})
 
@@ -294,7 +306,7 @@ class Supervisor:
         ]
         held = self._owners()
         self._wanted = placement.assign(self._spec.facts.partitions, places, self._wanted, held)
-        well = {name.place: self._watch.actors[name].report.status for name in self._watch.of_kind("shard", "well")}
+        well = {name.place: self._watch.actors[name].report.status for name in self._watch.answering("shard")}
         for place, status in sorted(well.items()):
             for partition in [at for at in self._has.get(place, {}) if held.get(at) != place]:
                 self._try(place, "give_up", partition, 0.0)  # a newer epoch has it, and it has not noticed yet
@@ -302,8 +314,8 @@ class Supervisor:
             missing = [at for at, wanted in self._wanted.items() if wanted == place and held.get(at) != place]
             if missing and self._try(place, "open", missing, self._job):
                 self._has.setdefault(place, {}).update(dict.fromkeys(missing, _JUST_OPENED))
-            if self._job is not None and status.job != self._job:
-                self._try(place, "read", self._job)
+            if status.job != self._job:
+                self._try(place, *(("read", self._job) if self._job is not None else ("stop_reading",)))
         if self._evening and len(well) == len(places) == self._counts["shard"] and len(held) == len(self._wanted):
             move = placement.next_move(sorted(well), held)
             if move is None:
@@ -322,18 +334,21 @@ class Supervisor:
     def _release_leases(self) -> None:
         """Open the tasks of workers that are gone."""
         living = {f"{name.place}:{name.incarnation}" for name in self._watch.actors if name.kind == "worker"}
-        for name in self._watch.of_kind("shard", "well"):
+        for name in self._watch.answering("shard"):
             for holder in self._watch.actors[name].report.status.holders:
                 if holder not in living:
                     self._try(name.place, "abandon", holder)
 
     def _try(self, place: str, method: str, *arguments: Any) -> bool:
-        """Call a shard; one that fails is told of, and asked again in the next round."""
+        """Call a shard; one that fails is told of, and asked again in a later round.
+
+        Nobody else is watched meanwhile, so none is waited for any longer than until it counts as stuck.
+        """
         try:
-            self._command(place, method, *arguments)
+            self._command(place, method, *arguments, seconds=self._spec.settings.ray_stuck_seconds)
         except Superseded:
             raise
-        except RaygamError as error:
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one shard holds up no other
             self._failures.append(f"{place}: {error}")
             log.warning("a command failed", extra={"name_of": place, "command": method, "error": str(error)})
             return False
@@ -348,9 +363,34 @@ class Supervisor:
             raise Superseded("another supervisor rules; ask that one")
         for name in self._watch.of_kind("shard", "well", "silent", "starting"):
             if name.place == place:
-                try:
-                    reference = self._fleet.control(name, method, self._term, *arguments)
-                    return calls.result(reference, seconds, f"{place}.{method}")
-                finally:
-                    self._watch.actors[name].pending = None
+                return self._answer(name, self._fleet.control(name, method, self._term, *arguments), seconds, method)
         raise calls.Dead(f"there is no {place} at the moment")
+
+    def _tell_shards(self, method: str, *arguments: Any) -> None:
+        """Command every shard at once; who does not answer is told again by the next rounds.
+
+        Raises:
+            Superseded: another supervisor rules.
+        """
+        if self._standing_by:
+            raise Superseded("another supervisor rules; ask that one")
+        told = []
+        for name in self._watch.of_kind("shard", "well", "silent"):
+            with contextlib.suppress(calls.Dead):
+                told.append((name, self._fleet.control(name, method, self._term, *arguments)))
+        deadline = time.monotonic() + self._spec.settings.ray_stuck_seconds
+        for name, reference in told:
+            try:
+                self._answer(name, reference, max(deadline - time.monotonic(), 0.0), method)
+            except Superseded:
+                raise
+            except Retryable as error:
+                log.warning("a command failed", extra={"name_of": name.place, "command": method, "error": str(error)})
+
+    def _answer(self, name: ActorName, reference: Any, seconds: float, method: str) -> Any:
+        one = self._watch.actors[name]
+        one.owed = reference
+        try:
+            return calls.result(reference, seconds, f"{name.place}.{method}")
+        finally:
+            one.pending = None

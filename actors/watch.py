@@ -27,6 +27,7 @@ class Watched:
         beats: its feeds' counters, and since when they are these.
         verdict: what follows.
         error: what its report failed with, empty if it did not.
+        owed: a command that did not end in time, None once it has.
     """
 
     started: float = field(default_factory=time.monotonic)
@@ -37,6 +38,7 @@ class Watched:
     error: str = ""
     pending: Any = None
     pending_pid: Any = None
+    owed: Any = None
 
 
 class Watch:
@@ -78,11 +80,22 @@ class Watch:
 
     def of_kind(self, kind: str, *verdicts: Verdict) -> list[ActorName]:
         """The actors of a kind with these verdicts, the newest incarnation of a slot only."""
-        newest: dict[int, ActorName] = {}
-        for name in sorted(self.actors):
+        newest: dict[int, tuple[ActorName, Watched]] = {}
+        for name, one in sorted(self.actors.copy().items(), key=lambda item: item[0]):  # others ask beside the rounds
             if name.kind == kind:
-                newest[name.slot] = name
-        return [name for name in newest.values() if self.actors[name].verdict in verdicts]
+                newest[name.slot] = (name, one)
+        return [name for name, one in newest.values() if one.verdict in verdicts]
+
+    def answering(self, kind: str) -> list[ActorName]:
+        """Those that are well and owe no answer: a command to another would hold up whoever waits for it."""
+        found = []
+        for name in self.of_kind(kind, "well"):
+            one = self.actors[name]
+            if one.owed is not None and ray.wait([one.owed], timeout=0)[0]:
+                one.owed = None
+            if one.pending is None and one.owed is None:
+                found.append(name)
+        return found
 
     def _judge(self, one: Watched, done: set[Any]) -> None:
         now = time.monotonic()
