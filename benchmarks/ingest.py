@@ -129,9 +129,25 @@ def bare_embedding(source: Path, settings: Settings, chunk_lines: int) -> float:
 
 
 def measure_on_ray(
-    results: Results, source: Path, settings: Settings, params: dict[str, Any], shards: list[int], repeats: int
+    results: Results,
+    source: Path,
+    settings: Settings,
+    params: dict[str, Any],
+    shards: list[int],
+    repeats: int,
+    bare_seconds: float | None,
 ) -> None:
-    """Run with each number of shards, interleaved; the most shards come first in the results."""
+    """Run with each number of shards, interleaved; the most shards come first in the results.
+
+    Args:
+        results: where figures go.
+        source: the file.
+        settings: the settings; one embedder replica, one thread.
+        params: of every figure.
+        shards: numbers of shards.
+        repeats: runs of each.
+        bare_seconds: what the bare embedder took for the same texts, on one thread; None leaves its share out.
+    """
     from benchmarks.ingest_ray import OnRay, ray_running, stream_on_ray
 
     turns = params["turns"]
@@ -154,6 +170,10 @@ def measure_on_ray(
             spread = {"min": round(min(rates), 4), "max": round(max(rates), 4), "runs": len(rates)}
             more = {"engine": "ray", "shards": count, "path": path}
             results.add("turns_per_second", statistics.median(rates), "turns/s", **params, **more, **spread)
+            if path == "fast" and bare_seconds is not None:
+                shares = [bare_seconds / spent for spent in seconds]
+                spread = {"min": round(min(shares), 4), "max": round(max(shares), 4), "runs": len(shares)}
+                results.add("share_of_embedder", statistics.median(shares), "fraction", **params, **more, **spread)
         for role in sorted({role for run in runs[count] for role in run.cpu}):
             spent = statistics.median(run.cpu.get(role, 0.0) for run in runs[count])
             where = {"engine": "ray", "shards": count, "path": "fast", "role": role}
@@ -177,6 +197,10 @@ def main(
     cores = min(cores or (len(available) if on_ray else 1), len(available))
     os.sched_setaffinity(0, available[:cores])
     runtime.tune_collector()  # as `raygam run` does
+    if on_ray and embedder != "stub":
+        import torch
+
+        torch.set_num_threads(1)  # as a replica does; all of this run is compared with it
     settings = read_settings(embedder=embedder, max_open_tasks=10_000_000, max_waiting_turns=10_000_000)
     results = Results("ingest", seed)
     params = {"turns": turns, "users": users, "embedder": embedder, "cores": cores}
@@ -211,7 +235,13 @@ def main(
             spread = {"min": round(min(values), 4), "max": round(max(values), 4), "runs": len(values)}
             results.add(metric, statistics.median(values), unit, **params, **more, **spread)
         if on_ray:
-            measure_on_ray(results, source, settings, params, [int(count) for count in shards.split(",")], repeats)
+            bare = (
+                None
+                if embedder == "stub"
+                else statistics.median(share * turns / rate for share, rate in zip(shares, fast, strict=True))
+            )
+            counts = [int(count) for count in shards.split(",")]
+            measure_on_ray(results, source, settings, params, counts, repeats, bare)
     results.add("peak_memory_bytes", psutil.Process().memory_full_info().pss, "bytes", **params)
     results.show()
     results.write(json_out)
