@@ -99,7 +99,8 @@ class Running:
             time.sleep(0.02)
 
     def family(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
+        found: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
+        return found
 
     def end(self, code: int) -> dict[str, Any]:
         """Wait for its end; its standard output is one object and its standard error has no trace."""
@@ -138,7 +139,7 @@ def titled(process: psutil.Process) -> str:
 
 def alive(process: psutil.Process) -> bool:
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

@@ -6,6 +6,7 @@ import re
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,8 @@ def test_everything_that_moved_is_served_with_its_labels(tmp_path: Path) -> None
     from raygam.actors.cluster import Cluster
     from raygam.actors.driving import run_file
 
-    (node,) = ray.nodes()
+    nodes: Any = ray.nodes
+    (node,) = nodes()
     port = node["MetricsExportPort"]
     earlier = samples(port)
     source = tmp_path / "a.jsonl"
