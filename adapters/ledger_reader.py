@@ -97,8 +97,9 @@ class LedgerReader(ABC):
             KeyError: a reference has no vector.
         """
         if layer is Layer.EVENT:
-            wanted = rows.encode([int(ref) for ref in refs])
-            found = self._read(self._queries.VECTORS_OF_EVENTS, (wanted, *self._of(user)))
+            base = self._place.log_base
+            wanted = rows.encode([int(ref) * EVENT_STEP + base for ref in refs])
+            found = self._read(self._queries.VECTORS_NUMBERED, (wanted, *self._of(user)))
         else:
             found = self._read(self._queries.VECTORS_OF_TOPICS, (*self._of(user), rows.encode(list(refs))))
         blobs: dict[str, bytes] = dict(found)

@@ -105,13 +105,10 @@ class Queries:
         # Sorted by the caller: an ORDER BY here would put every vector through a sorter.
         self.VECTORS_AFTER = dialect.one(both, *user, "after_seq", *user, "after_number")
         wanted = dialect.listed("wanted")
-        of_owner = owner_of_user(dialect)
-        is_wanted = vector_log.c.seq == dialect.log_number(wanted.number, of_owner)
-        found = wanted.table.join(vector_log, is_wanted & (vector_log.c.owner == of_owner))
-        named = select(vector_log.c.ref, vector_log.c.vector).select_from(found).order_by(wanted.key)
-        # PostgreSQL needs the owner for the number as well: so its parameters come twice.
-        again = user if dialect.owners_here else ()
-        self.VECTORS_OF_EVENTS = dialect.one(named, "wanted", *again, *user)
+        is_wanted = (vector_log.c.seq == wanted.number) & (vector_log.c.owner == owner_of_user(dialect))
+        found = wanted.table.join(vector_log, is_wanted)
+        numbered = select(vector_log.c.ref, vector_log.c.vector).select_from(found).order_by(wanted.key)
+        self.VECTORS_NUMBERED = dialect.one(numbered, "wanted", *user)
         self.VECTORS_OF_TOPICS = dialect.one(
             of_user(dialect, vector_log, vector_log.c.ref, vector_log.c.vector).where(
                 *(BESIDE_EVENTS, _NOT_REMOVED, vector_log.c.ref.in_(select(wanted.text).scalar_subquery())),

@@ -19,29 +19,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import msgspec
 from sqlalchemy import insert, select
 
 from ..memory.errors import Misconfigured, Retryable
 from ..memory.writes import StateFacts
-from . import migrations
-from .schema import FORMAT_VERSION, STATE_METADATA, fact
+from . import migrations, state_facts
+from .schema import STATE_METADATA, fact
 from .sqlite_connection import core_transaction, open_for_reading, translated_errors
 from .sqlite_dialect import SQLITE
 from .sqlite_reader import SqliteReader
 from .sqlite_writer import SqliteWriter
+from .state_facts import REVISION, check_partitions, other_revision
 from .state_lock import StateLock
 
 STATE_NAME = "state.db"
-_REVISION = f"{FORMAT_VERSION:04d}"
 _READ_FACTS = SQLITE.one(select(fact.c.name, fact.c.value))
-_REMEDIES = {
-    "partitions": "open it with that number of partitions, or make a new state from the sources",
-    "partitioner": "open it with that partitioner, or make a new state from the sources",
-    "embedder": "open it with that embedding model, or make a new state from the sources: vectors of two do not compare",
-    "dimension": "open it with an embedding model of that dimension, or make a new state from the sources",
-    "template": "open it with the raygam that made it, or make a new state from the sources",
-}
 
 
 class SqliteStore:
@@ -97,7 +89,7 @@ class SqliteStore:
                 if held is None:
                     _make(directory, facts)
                     held = facts
-                _compare(directory, held, facts)
+                state_facts.compare(directory, held, facts)
                 for partition in range(held.partitions):
                     path = _partition_path(directory, partition)
                     if path.exists():  # a missing one is told of by who asks for it
@@ -165,8 +157,8 @@ class SqliteStore:
         path = self._path(partition)
         with translated_errors(path), closing(open_for_reading(path)) as connection:
             revision = _revision(connection)
-        if revision != _REVISION:
-            raise _other_revision(path, revision)
+        if revision != REVISION:
+            raise other_revision(path, revision)
         reader = SqliteReader(path, partition, self._facts.dimension)
         self._opened.append(reader)
         return reader
@@ -214,35 +206,12 @@ def _read_facts(directory: Path) -> StateFacts | None:
         return None
     with translated_errors(path), closing(open_for_reading(path)) as connection:
         held = dict(connection.execute(_READ_FACTS).fetchall())
-    version = held.pop("format", "")
-    if version != str(FORMAT_VERSION):
-        if version.isdecimal() and int(version) < FORMAT_VERSION:
-            return msgspec.convert(held, StateFacts, strict=False)
-        raise Misconfigured(
-            f"{directory} has format {version or '(none)'}, this raygam writes format {FORMAT_VERSION}; "
-            "open it with the newer raygam that made it"
-        )
-    try:
-        return msgspec.convert(held, StateFacts, strict=False)
-    except msgspec.ValidationError as error:
-        raise Misconfigured(
-            f"{path} does not say what the state was made with ({error}); restore it from a copy"
-        ) from None
-
-
-def _compare(directory: Path, held: StateFacts, wanted: StateFacts) -> None:
-    for name, remedy in _REMEDIES.items():
-        made, asked = getattr(held, name), getattr(wanted, name)
-        if made != asked:
-            raise Misconfigured(
-                f"{directory} was made with {name} = {made!r}, the settings say {asked!r}; {remedy}. Nothing was changed"
-            )
+    return state_facts.from_rows(held, directory, path)
 
 
 def _make(directory: Path, facts: StateFacts) -> None:
     """Make a state: partitions first, `state.db` last, each whole or not at all."""
-    if facts.partitions < 1:
-        raise Misconfigured(f"a state has at least one partition, not {facts.partitions}")
+    check_partitions(facts)
     for leftover in sorted(directory.glob("partition-*.db")):
         _refuse_used(leftover)
     for leftover in directory.glob("partition-*.db*"):
@@ -293,10 +262,9 @@ def _sync(path: Path) -> None:
 
 
 def _write_facts(path: Path, facts: StateFacts) -> None:
-    values = {"format": FORMAT_VERSION, **{name: getattr(facts, name) for name in _REMEDIES}}
     with translated_errors(path), core_transaction(path) as connection:
         STATE_METADATA.create_all(connection)
-        connection.execute(insert(fact), [{"name": name, "value": str(value)} for name, value in values.items()])
+        connection.execute(insert(fact), state_facts.to_rows(facts))
 
 
 def _migrate(path: Path) -> None:
@@ -304,12 +272,12 @@ def _migrate(path: Path) -> None:
     if path.exists():
         with closing(open_for_reading(path)) as connection:
             revision = _revision(connection)
-        if revision == _REVISION:
+        if revision == REVISION:
             return
-        if revision is not None and revision > _REVISION:
-            raise _other_revision(path, revision)
+        if revision is not None and revision > REVISION:
+            raise other_revision(path, revision)
     with core_transaction(path) as connection:
-        migrations.upgrade(connection, _REVISION)
+        migrations.upgrade(connection, REVISION)
 
 
 def _revision(connection: sqlite3.Connection) -> str | None:
@@ -318,17 +286,6 @@ def _revision(connection: sqlite3.Connection) -> str | None:
         return None
     found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     return str(found[0]) if found else None
-
-
-def _other_revision(path: Path, revision: str | None) -> Misconfigured:
-    if revision is not None and revision > _REVISION:
-        return Misconfigured(
-            f"{path} has format {revision}, this raygam writes {_REVISION}; open it with the newer raygam that made it"
-        )
-    return Misconfigured(
-        f"{path} has format {revision or '(none)'}, this raygam reads {_REVISION}; "
-        "an engine that opens it for writing (`raygam run`) brings it up to date"
-    )
 
 
 @contextmanager

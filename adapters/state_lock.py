@@ -72,7 +72,7 @@ class StateLock:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise StateLocked(_refusal(directory, _holder(descriptor))) from None
+                raise StateLocked(refusal(directory, _holder(descriptor))) from None
             _write(descriptor, holder or Holder.current())
         return cls(path, descriptor)
 
@@ -90,8 +90,8 @@ class StateLock:
             deadline = time.monotonic() + _JOIN_SECONDS
             while not _shared(descriptor, cluster):
                 held = _holder(descriptor)
-                if time.monotonic() >= deadline or (held is not None and not held.cluster and _alive(held)):
-                    raise StateLocked(_refusal(directory, held))
+                if time.monotonic() >= deadline or (held is not None and not held.cluster and alive(held)):
+                    raise StateLocked(refusal(directory, held))
                 time.sleep(0.05)
         return cls(path, descriptor, shared=True)
 
@@ -171,7 +171,7 @@ def _shared(descriptor: int, cluster: str) -> bool:
     return False
 
 
-def _alive(holder: Holder) -> bool:
+def alive(holder: Holder) -> bool:
     """Whether the holder still runs, as far as this machine can tell."""
     if holder.host != socket.gethostname():
         return True
@@ -192,7 +192,8 @@ def _holder(descriptor: int) -> Holder | None:
         return None
 
 
-def _refusal(directory: Path, holder: Holder | None) -> str:
+def refusal(state: object, holder: Holder | None) -> str:
+    """Why a state cannot be written: who writes it, and what to do."""
     if holder is None:
         who = "another engine, which is just starting"
     elif holder.pid == os.getpid() and holder.host == socket.gethostname():
@@ -202,8 +203,8 @@ def _refusal(directory: Path, holder: Holder | None) -> str:
     if holder is not None and holder.cluster:
         who = f"the Ray cluster at {holder.cluster}, first by {who}"
     return (
-        f"{directory} is being written by {who}. One engine writes a state directory at a time: "
-        "wait for it, stop it, or open another directory; reading beside it is fine"
+        f"{state} is being written by {who}. One engine writes a state at a time: "
+        "wait for it, stop it, or open another state; reading beside it is fine"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks.kafka_broker import GivenBroker, KafkaBroker, broker_at_hand
+from benchmarks.postgres_server import GivenServer, PostgresServer, find_binaries
 from raygam.adapters.minilm_embedder import find_weights
 from raygam.adapters.sqlite_store import SqliteStore
 from raygam.memory.model import User
@@ -62,6 +63,22 @@ def ray_session() -> Iterator[None]:
 
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[GivenServer]:
+    """The PostgreSQL server of the test session: the one of RAYGAM_TEST_POSTGRES, or one of the tests' own."""
+    url, binaries = os.environ.get("RAYGAM_TEST_POSTGRES"), find_binaries()
+    reason = "there is no PostgreSQL: neither RAYGAM_TEST_POSTGRES (a URL) nor initdb on PATH or in /usr/lib/postgresql"
+    need("postgres", bool(url or binaries), reason)
+    with GivenServer(url) if url else PostgresServer(binaries or Path()) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: GivenServer) -> str:
+    """An empty database of the test's own."""
+    return postgres_server.database()
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """What every store promises (`Store`, `Writer`, `Reader` of the ports).
 
 A store joins by a factory in `FACTORIES`; what is peculiar to SQLite's files is in
-`test_sqlite_store.py`.
+`test_sqlite_store.py`, to a database server in `test_postgres_store.py`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psycopg
 import pytest
 
+from benchmarks.postgres_server import GivenServer
+from raygam.adapters.postgres_store import PostgresStore
+from raygam.adapters.schema import METADATA
 from raygam.adapters.sqlite_store import SqliteStore
 from raygam.memory.errors import Fenced, LeaseLost, Misconfigured, RaygamError, StateLocked
 from raygam.memory.model import (
@@ -64,8 +67,8 @@ class Factory:
     """The same as Python source that binds `store`, for a process that is going to be killed."""
 
 
-def _sqlite(path: Path) -> Factory:
-    directory = path / "state"
+def _sqlite(request: pytest.FixtureRequest) -> Factory:
+    directory = request.getfixturevalue("tmp_path") / "state"
     code = (
         "from pathlib import Path; from raygam.adapters.sqlite_store import SqliteStore; "
         f"store = SqliteStore.create_or_open(Path({str(directory)!r}), FACTS)"
@@ -75,12 +78,42 @@ def _sqlite(path: Path) -> Factory:
     )
 
 
-FACTORIES = {"sqlite": _sqlite}
+def _postgres(request: pytest.FixtureRequest) -> Factory:
+    url: str = request.getfixturevalue("made_database")
+    _empty(url)
+    code = (
+        "from raygam.adapters.postgres_store import PostgresStore; "
+        f"store = PostgresStore.create_or_open({url!r}, FACTS)"
+    )
+    return Factory(
+        lambda facts: PostgresStore.create_or_open(url, facts), lambda: PostgresStore.open_read_only(url), code
+    )
+
+
+@pytest.fixture(scope="session")
+def made_database(postgres_server: GivenServer) -> str:
+    """A database with a state in it, emptied for each test: making one takes longer than most tests."""
+    url = postgres_server.database()
+    PostgresStore.create_or_open(url, FACTS).close()
+    return url
+
+
+def _empty(url: str) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        for table in reversed(METADATA.sorted_tables):
+            connection.execute(f"DELETE FROM raygam.{table.name}")
+
+
+FACTORIES = {"sqlite": _sqlite, "postgres": _postgres}
 
 
 @pytest.fixture(params=sorted(FACTORIES))
-def factory(request: pytest.FixtureRequest, tmp_path: Path) -> Factory:
-    return FACTORIES[request.param](tmp_path)
+def factory(request: pytest.FixtureRequest) -> Factory:
+    return FACTORIES[request.param](request)
 
 
 @pytest.fixture
