@@ -192,3 +192,21 @@ def test_offsets_that_compaction_left_are_enough(
     reader.assign({0: None})
     given = collect(reader, lambda stands: stands == {0: 10})
     assert offsets(given[0]) == [4, 5, 6, 7, 8, 9]
+
+
+def test_everything_may_be_paused(
+    make_topic: Callable[..., str], make_producer: Any, make_reader: Any, collect: Any
+) -> None:
+    topic = make_topic(1)
+    fill(make_producer(), topic, 0, [b"a"])
+    waited: list[float] = []
+    reader: KafkaReader = make_reader(topic, wait=waited.append)
+    assert reader.poll(0.25) == []
+    reader.assign({0: None})
+    reader.pause(0)
+    assert reader.poll(0.5) == []
+    assert waited == [0.25, 0.5]
+    assert reader.lag() == {0: 1}
+    assert reader.paused == {0}
+    reader.resume(0)
+    assert values(collect(reader, lambda stands: stands == {0: 1})[0]) == [b"a"]
