@@ -50,7 +50,7 @@ METRICS = {
     "raygam_embed_seconds": Metric("histogram", "Time of one pass of the embedding model.", ("replica",), _SECONDS),
     "raygam_worker_tasks_total": Metric("counter", "Tasks worked on.", ("worker",)),
     "raygam_replacements_total": Metric("counter", "Actors replaced, by kind and cause.", ("kind", "cause")),
-    "raygam_moves_total": Metric("counter", "Partitions moved on demand."),
+    "raygam_moves_total": Metric("counter", "Partitions moved, by a person or to even the shards out."),
     "raygam_requests_total": Metric("counter", "HTTP requests, by route and status.", ("route", "status")),
     "raygam_request_seconds": Metric("histogram", "Time of one HTTP request, by route.", ("route",), _SECONDS),
 }  # fmt: skip
