@@ -12,7 +12,7 @@ import typer
 
 from ..memory.errors import Misconfigured
 from ..memory.model import DEFAULT_TENANT
-from . import cli_engine, cli_partitions, cli_read, cli_run, display
+from . import cli_engine, cli_partitions, cli_read, cli_run, cli_topics, display
 from .cli import EXIT_INTERRUPTED
 from .config import read_settings
 
@@ -25,6 +25,8 @@ app = typer.Typer(
 )
 
 app.add_typer(cli_engine.app, name="engine")
+app.add_typer(cli_topics.topics, name="topics")
+app.command()(cli_topics.produce)
 
 State = Annotated[Path, typer.Option("--state", help="The state directory.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]

@@ -8,14 +8,16 @@ if there is one).
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from ..memory.errors import Misconfigured
 from ..memory.progression import Limits
+from .kafka_config import KafkaFields
 from .records import RecordLimits
 from .shard import ShardSettings
 
@@ -26,7 +28,7 @@ DEFAULT_CONFIG = "raygam.toml"
 _MAX_MINUTES = 100 * 366 * 24 * 60  # beyond a century nothing ends; and times stay inside 64 bits
 
 
-class Settings(BaseSettings):
+class Settings(KafkaFields, BaseSettings):
     """Settings of one engine. Values marked * are ours; the papers give none."""
 
     model_config = SettingsConfigDict(env_prefix="RAYGAM_", extra="forbid")
@@ -149,12 +151,16 @@ def read_settings(**given: object) -> Settings:
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
-        lines = [
-            f"{'.'.join(map(str, item['loc']))}: {item['msg']} (got {item.get('input')!r:.80})"
-            for item in error.errors()
-        ]
+        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}{_given(item)}" for item in error.errors()]
         raise Misconfigured(
             "settings are wrong: " + "; ".join(lines) + "; see `raygam doctor --settings` for names and defaults"
         ) from None
     except ValueError as error:
         raise Misconfigured(f"settings cannot be read: {error}") from None
+
+
+def _given(item: Mapping[str, Any]) -> str:
+    """What was given, unless it may be a secret: a password, or anything under a name that is misspelt."""
+    if item["type"] == "extra_forbidden" or "password" in str(item["loc"]):
+        return ""
+    return f" (got {item.get('input')!r:.80})"

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..memory import identity
 from ..memory.model import User
 from ..memory.ports import Embedder, Vectors
 from ..memory.writes import DeadLetter, SourcePosition, StateFacts
 from .batches import TurnBatch, texts_to_embed, to_record_batch
-from .records import BadRecord, EndOfSession, RecordLimits, Turn, decode, owner_of
+from .records import BadRecord, EndOfSession, RecordLimits, Turn, decode
+from .routing import Routing
 
-_PARTITION_CACHE = 65536
 _NEVER = 2**63 - 1
 
 
@@ -31,17 +30,11 @@ class Intake:
         self._facts = facts
         self._embedder = embedder
         self._limits = limits
-        self._partition_of: dict[User, int] = {}
+        self._routing = Routing(facts.partitions, facts.partitioner)
 
     def partition_of(self, user: User) -> int:
         """The partition that owns the user."""
-        found = self._partition_of.get(user)
-        if found is None:
-            found = identity.partition_of(identity.record_key(user), self._facts.partitions, self._facts.partitioner)
-            if len(self._partition_of) >= _PARTITION_CACHE:
-                self._partition_of.clear()
-            self._partition_of[user] = found
-        return found
+        return self._routing.of_user(user)[1]
 
     def raw_batches(
         self,
@@ -89,14 +82,8 @@ class Intake:
         return self.embedded(plain)
 
     def _partition_by_name(self, raw: bytes) -> int:
-        """Where a record belongs that may be wrong: with the owner that it names, else where its bytes say.
-
-        Every reader of a source agrees on it.
-        """
-        user = owner_of(raw)
-        if user is not None:
-            return self.partition_of(user)
-        return identity.partition_of(raw[:4096], self._facts.partitions, self._facts.partitioner)
+        """Where a record belongs that may be wrong; every reader of a source agrees on it."""
+        return self._routing.of_record(raw)[1]
 
     def checked_batches(self, source: str, records: Sequence[Turn | EndOfSession]) -> list[TurnBatch]:
         """Return batches of records that are checked already and that the shard will number."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from benchmarks.kafka_broker import GivenBroker, KafkaBroker
 from raygam.adapters.kafka_connection import KafkaConnection
@@ -86,6 +86,28 @@ def make_producer(kafka: KafkaBroker | GivenBroker) -> Iterator[Callable[..., An
             return producer
 
         yield make
+
+
+@pytest.fixture
+def make_consumer(kafka: KafkaBroker | GivenBroker) -> Callable[..., list[Any]]:
+    """Reads the first records of a topic as anybody would."""
+
+    def read(topic: str, partitions: int, count: int) -> list[Any]:
+        consumer = KafkaConsumer(
+            bootstrap_servers=kafka.address, enable_auto_commit=False, auto_offset_reset="earliest"
+        )
+        try:
+            consumer.assign([TopicPartition(topic, at) for at in range(partitions)])
+            found: list[Any] = []
+            deadline = time.monotonic() + DEADLINE_SECONDS
+            while len(found) < count and time.monotonic() < deadline:
+                for records in consumer.poll(100).values():
+                    found += records
+            return found
+        finally:
+            consumer.close()
+
+    return read
 
 
 @pytest.fixture

@@ -1,0 +1,58 @@
+"""The settings that concern Kafka; fields of the one settings tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field, SecretStr
+
+from ..memory.errors import Misconfigured
+
+
+class KafkaFields(BaseModel):
+    """Where Kafka is, as whom, and what to do where its log has lost something."""
+
+    kafka_brokers: str | None = Field(None, description="host:port of some brokers, with commas; they name the others")
+    kafka_topic: str = Field("dialogue", min_length=1, description="the topic with the dialogue")
+    kafka_security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="what the brokers' port speaks: SSL is TLS, SASL asks for user and password"
+    )
+    kafka_mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = Field(
+        "SCRAM-SHA-512", description="how user and password are shown, with SASL"
+    )
+    kafka_user: str | None = Field(None, description="who we are, with SASL")
+    kafka_password: SecretStr | None = Field(None, description="the user's password; never shown")
+    kafka_password_file: Path | None = Field(None, description="a file that holds the password, instead")
+    kafka_ca_file: Path | None = Field(
+        None, description="certificates (PEM) of the authorities to trust; default: the system's"
+    )
+    kafka_certificate_file: Path | None = Field(
+        None, description="our own certificate (PEM), where brokers ask for one"
+    )
+    kafka_key_file: Path | None = Field(None, description="its private key (PEM); default: in the certificate's file")
+    kafka_key_password: SecretStr | None = Field(None, description="opens the key; never shown")
+    kafka_check_hostname: bool = Field(
+        True, description="a broker's certificate must name the address that was dialled"
+    )
+    kafka_skip_lost: bool = Field(
+        False, description="go on behind records that were removed from the log before they were read, with a warning"
+    )
+    kafka_accept_topic: str | None = Field(
+        None, description="id of a topic to take although another one of its name was read before"
+    )
+
+    def kafka_secret(self) -> SecretStr | None:
+        """The password, from the setting or from its file.
+
+        Raises:
+            Misconfigured: both are given, or the file cannot be read.
+        """
+        if self.kafka_password_file is None:
+            return self.kafka_password
+        if self.kafka_password is not None:
+            raise Misconfigured("kafka_password and kafka_password_file are both set; leave one out")
+        try:
+            return SecretStr(self.kafka_password_file.read_text(encoding="utf-8").rstrip("\r\n"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise Misconfigured(f"kafka_password_file {self.kafka_password_file} cannot be read: {error}") from None
