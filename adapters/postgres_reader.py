@@ -18,6 +18,7 @@ from .postgres_connection import Connection, Server
 from .postgres_statements import QUERIES, STATEMENTS
 
 _KEPT_IDLE = 4
+_BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
 class ReadConnections:
@@ -97,8 +98,7 @@ class PostgresReader(LedgerReader):
             yield
             return
         self._check_open()
-        with self._server.translated(), self._connections.one() as connection:
-            self._begin(connection)
+        with self._server.translated(), self._begun() as connection:
             self._pinned.connection = connection
             try:
                 yield
@@ -127,8 +127,17 @@ class PostgresReader(LedgerReader):
             with self._connections.one() as connection:
                 return _rows(connection, statement, parameters)
 
-    def _begin(self, connection: Connection) -> None:
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    @contextmanager
+    def _begun(self) -> Iterator[Connection]:
+        """A connection that stays at one moment."""
+        with self._connections.one() as connection:
+            if _begins(connection):
+                yield connection
+                return
+        self._connections.forget_idle()
+        with self._connections.one() as connection:
+            connection.execute(_BEGIN)
+            yield connection
 
     def _mine(self) -> Connection | None:
         return getattr(self._pinned, "connection", None)
@@ -136,6 +145,17 @@ class PostgresReader(LedgerReader):
     def _check_open(self) -> None:
         if self._closed:
             raise Misconfigured(f"the reader of partition {self._place.partition} was closed; open the state again")
+
+
+def _begins(connection: Connection) -> bool:
+    """Begin; False if the connection was lost while it lay idle."""
+    try:
+        connection.execute(_BEGIN)
+    except psycopg.OperationalError:
+        if not connection.closed:
+            raise
+        return False
+    return True
 
 
 def _rows(connection: Connection, statement: str, parameters: tuple[Any, ...]) -> list[rows.Row]:

@@ -15,6 +15,7 @@ import pytest
 from benchmarks.kafka_broker import GivenBroker, KafkaBroker, broker_at_hand
 from benchmarks.postgres_server import GivenServer, PostgresServer, find_binaries
 from raygam.adapters.minilm_embedder import find_weights
+from raygam.adapters.postgres_store import PostgresStore
 from raygam.adapters.sqlite_store import SqliteStore
 from raygam.memory.model import User
 from raygam.memory.ports import Reader
@@ -124,14 +125,14 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def state_of() -> Callable[[Path], dict[str, Any]]:
+def state_of() -> Callable[[Path | str], dict[str, Any]]:
     """Everything a state holds that a reader can see, named by ids and not by internal numbers."""
     return state_document
 
 
-def state_document(directory: Path) -> dict[str, Any]:
-    """Graphs, positions, dead letters and tasks of a state, comparable between runs."""
-    store = SqliteStore.open_read_only(directory)
+def state_document(state: Path | str) -> dict[str, Any]:
+    """Graphs, positions, dead letters and tasks of a state, a directory or a database, comparable between runs."""
+    store = PostgresStore.open_read_only(state) if isinstance(state, str) else SqliteStore.open_read_only(state)
     try:
         users: dict[str, Any] = {}
         letters: list[Any] = []

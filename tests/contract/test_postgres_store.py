@@ -469,6 +469,9 @@ def test_a_reader_does_not_notice_that_its_connections_were_lost(url: str, store
     assert len(reader.events(ANNA)) == 1
     end_sessions(url, "raygam reader")
     assert len(reader.events(ANNA)) == 1
+    end_sessions(url, "raygam reader")
+    with reader.snapshot():
+        assert len(reader.events(ANNA)) == 1
     with pytest.raises(Retryable, match="was lost"):
         _read_over_a_loss(url, reader)
     assert reader.position() == 1

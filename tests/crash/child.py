@@ -2,6 +2,7 @@
 
     python child.py SOURCE STATE POINT COUNT
 
+STATE is a directory, or the URL of a PostgreSQL database.
 The points are reached by wrapping what the run calls, so the product itself knows
 nothing of them. COUNT says at which passage to die.
 """
@@ -17,8 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from raygam.adapters import sqlite_connection, sqlite_writer
-from raygam.adapters.sqlite_writer import SqliteWriter
-from raygam.pipeline import cli_run
+from raygam.adapters.ledger_writer import LedgerWriter
+from raygam.adapters.postgres_session import PostgresSession
+from raygam.adapters.postgres_store import PostgresStore
+from raygam.memory.errors import RaygamError
+from raygam.memory.writes import StateFacts
+from raygam.pipeline import cli_run, runtime
 from raygam.pipeline.config import read_settings
 from raygam.pipeline.shard import Shard
 
@@ -64,9 +69,9 @@ def arm(point: str, count: int) -> None:
     """Make the named point deadly."""
     passed = counted(count)
     if point == "before_commit":
-        wrap(SqliteWriter, "commit", before=lambda write: passed() if write.events else None)
+        wrap(LedgerWriter, "commit", before=lambda write: passed() if write.events else None)
     elif point == "after_commit":
-        wrap(SqliteWriter, "commit", after=lambda write: passed() if write.events else None)
+        wrap(LedgerWriter, "commit", after=lambda write: passed() if write.events else None)
     elif point == "after_claim":
         wrap(Shard, "claim", after=lambda limit: passed())
     elif point == "after_proposal":
@@ -88,11 +93,39 @@ def arm(point: str, count: int) -> None:
             return connection
 
         setattr(sqlite_writer, "open_for_writing", open_armed)  # noqa: B010 - the module does not export it
+        wrap(
+            *(PostgresSession, "executemany"),
+            before=lambda statement: passed() if statement.startswith(f"COPY {table} ") else None,
+        )
+
+
+def keep_state_in(url: str) -> None:
+    """Let the run keep its state in a database, whatever directory it names."""
+
+    class Stores:
+        @staticmethod
+        def create_or_open(directory: Path, facts: StateFacts) -> PostgresStore:
+            return PostgresStore.create_or_open(url, facts)
+
+        @staticmethod
+        def open_read_only(directory: Path) -> PostgresStore:
+            return PostgresStore.open_read_only(url)
+
+        @staticmethod
+        def recorded_facts(directory: Path) -> StateFacts | None:
+            return PostgresStore.recorded_facts(url)
+
+    setattr(runtime, "SqliteStore", Stores)  # noqa: B010 - the composition root knows one store
 
 
 if __name__ == "__main__":
     source, state, point, count = sys.argv[1:]
     if point != "none":
         arm(point, int(count))
+    if "://" in state:
+        keep_state_in(state)
     settings = read_settings(embedder="stub", partitions=2, chunk_bytes=2048, worker_group=4, max_buffer_tokens=200)
-    cli_run.run(Path(source), Path(state), settings, quiet=True)
+    try:
+        cli_run.run(Path(source), Path(state), settings, quiet=True)
+    except RaygamError as error:
+        sys.exit(str(error))

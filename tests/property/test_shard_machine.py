@@ -7,6 +7,7 @@ the same episodes: nothing lost, nothing doubled, however slow or mortal its wor
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -14,16 +15,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import psycopg
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
+from raygam.adapters.postgres_store import PostgresStore
+from raygam.adapters.schema import METADATA
 from raygam.adapters.sqlite_store import SqliteStore
 from raygam.adapters.stub_embedder import StubEmbedder
-from raygam.memory.errors import Fenced, LeaseLost
+from raygam.memory.errors import Fenced, LeaseLost, Retryable
 from raygam.memory.model import Cut, Event, User
-from raygam.memory.ports import Vectors
+from raygam.memory.ports import Store, Vectors
 from raygam.memory.progression import Limits
 from raygam.memory.proposal import Candidate, Proposal, ScoredRelation, SegmentNotes
 from raygam.memory.writes import DeadLetter, LeasedTask, SourcePosition, StateFacts
@@ -175,7 +186,7 @@ class ShardMachine(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="raygam-machine-"))
-        self.store = SqliteStore.create_or_open(self.folder / "state", FACTS)
+        self.store = self.make_store()
         self.now = 1_000_000_000
         self.reader = self.store.reader(0)
         self.worker = Worker(MODELS, group=3)
@@ -189,6 +200,9 @@ class ShardMachine(RuleBasedStateMachine):
         self.letters = 0
         self.leases: list[LeasedTask] = []
         self.clock = 0
+
+    def make_store(self) -> Store:
+        return SqliteStore.create_or_open(self.folder / "state", FACTS)
 
     def reopen(self) -> None:
         self.shards.append(Shard(self.store.writer(0), SETTINGS, lambda: self.now))
@@ -349,6 +363,38 @@ class ShardMachine(RuleBasedStateMachine):
                 shard.close()
             self.store.close()
             shutil.rmtree(self.folder)
+
+
+class PostgresMachine(ShardMachine):
+    """The same over a database, whose connections break as well."""
+
+    url: str
+
+    def make_store(self) -> Store:
+        with psycopg.connect(self.url) as connection:
+            for table in reversed(METADATA.sorted_tables):
+                connection.execute(f"DELETE FROM raygam.{table.name}".encode())
+        return PostgresStore.create_or_open(self.url, FACTS)
+
+    @rule()
+    def connections_break(self) -> None:
+        """As when the server starts again; the shard is told once at most, then reads back and goes on."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        with contextlib.suppress(Retryable):
+            self.shard.flush([User("t", "nobody")])
+
+
+def test_the_shard_over_a_database(postgres_url: str) -> None:
+    PostgresStore.create_or_open(postgres_url, FACTS).close()
+    PostgresMachine.url = postgres_url
+    run_state_machine_as_test(
+        PostgresMachine,
+        settings=settings(max_examples=12, stateful_step_count=20, deadline=None, phases=[Phase.generate]),
+    )
 
 
 TestShardMachine = ShardMachine.TestCase

@@ -1,0 +1,88 @@
+"""The state in a database: SIGKILL of the engine at named points, and of the server at random ones."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.postgres_server import GivenServer, PostgresServer
+
+CHILD = Path(__file__).with_name("child.py")
+POINTS = ("before_commit", "in_ingest", "after_commit", "after_claim", "after_proposal", "in_apply", "after_apply")
+State = dict[str, Any]
+StateOf = Callable[[Path | str], State]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some 240 turns of five users over two partitions, with late turns, duplicates and bad lines."""
+    chance = random.Random(5)
+    words = "garden river train ticket doctor sister holiday coffee recipe guitar match report laptop beach".split()
+    lines: list[str] = []
+    for number in range(240):
+        turn = {
+            "message_id": f"m{number - (1 if number % 41 == 0 else 0)}",
+            "user_id": f"u{chance.randrange(5)}",
+            "session_id": f"s{number // 60}",
+            "speaker": "Ana" if number % 2 else "Bo",
+            "role": "user",
+            "text": " ".join(chance.choices(words, k=12)) + ".",
+            "timestamp": 1_700_000_000_000 + (number * 4 - (50 if number % 29 == 0 else 0)) * 60_000,
+        }
+        lines.append(json.dumps(turn))
+        if number % 37 == 0:
+            lines.append('{"message_id": ')
+    path = tmp_path_factory.mktemp("source") / "dialogue.jsonl"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory, state_of: StateOf) -> State:
+    """What a run over SQLite ends with: a database must hold the same."""
+    state = tmp_path_factory.mktemp("undisturbed") / "state"
+    assert child(source, str(state)).wait() == 0
+    return state_of(state)
+
+
+def child(source: Path, state: str, point: str = "none", count: int = 0) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, str(CHILD), str(source), state, point, str(count)])
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_engine_killed_at_a_named_point(
+    source: Path, undisturbed: State, postgres_url: str, point: str, state_of: StateOf
+) -> None:
+    assert child(source, postgres_url, point, 2).wait() == -signal.SIGKILL, f"{point} was not reached"
+    assert child(source, postgres_url).wait() == 0
+    assert state_of(postgres_url) == undisturbed
+
+
+def test_a_server_killed_again_and_again(
+    source: Path, undisturbed: State, postgres_server: GivenServer, postgres_url: str, state_of: StateOf
+) -> None:
+    """Each time a little later, so that kills fall on every stage; whoever is running then ends or goes on."""
+    if not isinstance(postgres_server, PostgresServer):
+        pytest.skip("the server is somebody else's, and is not killed")
+    chance = random.Random(13)
+    kills = 0
+    for life in range(6):
+        process = child(source, postgres_url)
+        try:
+            process.wait(timeout=1.0 + 0.3 * life + chance.random() * 0.3)
+        except subprocess.TimeoutExpired:
+            postgres_server.kill()
+            postgres_server.start()
+            kills += 1
+        process.wait()
+    assert child(source, postgres_url).wait() == 0
+    assert kills, "no process lived long enough to see the server go"
+    assert state_of(postgres_url) == undisturbed
