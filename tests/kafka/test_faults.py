@@ -11,7 +11,7 @@ import pytest
 from kafka import TopicPartition
 
 from benchmarks.kafka_broker import KafkaBroker, free_ports
-from raygam.adapters.kafka_cluster import KafkaCluster
+from raygam.adapters.kafka_cluster import KafkaCluster, TopicFacts
 from raygam.adapters.kafka_connection import KafkaConnection
 from raygam.adapters.kafka_source import KafkaReader, PartitionRecords
 from raygam.memory.errors import Misconfigured, Retryable
@@ -73,6 +73,32 @@ def test_a_killed_broker_comes_back_and_nothing_is_lost_or_doubled(
         assert [offset for part in parts for offset, _ in part.records] == list(range(3500))
         assert [value for part in parts for _, value in part.records] == [b"%d" % n for n in range(3500)]
     reader.probe()
+
+
+def test_records_that_came_while_the_cluster_could_not_be_asked_come_again(
+    make_topic: Callable[..., str],
+    make_producer: Any,
+    make_reader: Any,
+    collect: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = make_topic(1)
+    fill(make_producer(), topic, 0, 300)
+    reader: KafkaReader = make_reader(topic)
+    reader.assign({0: None})
+    asked = KafkaCluster.topic
+    answers = iter([True, False, False, True, False])
+
+    def sometimes(self: KafkaCluster, name: str) -> TopicFacts:
+        if not next(answers, True):
+            raise Retryable("the cluster is away")
+        return asked(self, name)
+
+    monkeypatch.setattr(KafkaCluster, "topic", sometimes)
+    monkeypatch.setattr("raygam.adapters.kafka_source.CHECK_SECONDS", 0.0)
+    given = collect(reader, lambda stands: stands == {0: 300}, max_records=40, over_outages=True)
+    assert [offset for part in given[0] for offset, _ in part.records] == list(range(300))
+    assert next(answers, None) is None
 
 
 def test_a_dead_address_is_named_at_once() -> None:
