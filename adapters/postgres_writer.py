@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
+
+import psycopg
 
 from ..memory.errors import Misconfigured, Retryable
 from .ledger_writer import LedgerWriter
@@ -45,7 +48,7 @@ class PostgresWriter(LedgerWriter):
         self._name = f"raygam partition {partition}"
         self._session = self._connection = PostgresSession(server, self._name)
         try:
-            self._past_a_stopped_writer(self._open)
+            self._past_a_stopped_writer(self._open, self._is_earlier_writer)
         except BaseException:
             self._connection.close()
             raise
@@ -65,11 +68,12 @@ class PostgresWriter(LedgerWriter):
         if self._closed:
             raise Misconfigured(f"the writer of partition {self.partition} was closed; open it again")
         if self._connection.lost:
+            left_behind = self._connection.backend_pid
             self._connection.close()
             self._keep_lock()
             self._session = self._connection = PostgresSession(self._server, self._name)
-            try:
-                self._past_a_stopped_writer(self._read_back)
+            try:  # another process than our own may be a later writer's
+                self._past_a_stopped_writer(self._read_back, lambda pid, name: pid == left_behind)
             except BaseException:
                 self._connection.close()
                 raise
@@ -81,10 +85,14 @@ class PostgresWriter(LedgerWriter):
             self._compare_epoch(held)
             self._hold(held)
 
-    def _past_a_stopped_writer(self, take: Callable[[], None]) -> None:
-        """Take the partition's row; end the transaction of another writer that keeps it.
+    def _past_a_stopped_writer(self, take: Callable[[], None], may_end: Callable[[int, str], bool]) -> None:
+        """Take the partition's row; end the transaction of a writer that keeps it and does not go on.
 
         What that one wrote was acknowledged to nobody, and it will find itself fenced.
+
+        Args:
+            take: raises `RowHeld` if another has the row.
+            may_end: whether a server process, by its number and name, may be ended.
 
         Raises:
             Retryable: it cannot be ended; the message names it.
@@ -93,8 +101,8 @@ class PostgresWriter(LedgerWriter):
             take()
         except RowHeld:
             found = self._holding()
-            if found is not None:
-                self._end(found)
+            if found is not None and may_end(*found[:2]):
+                self._end(found[0])
             try:
                 take()
             except RowHeld as error:
@@ -110,9 +118,10 @@ class PostgresWriter(LedgerWriter):
             found: tuple[Any, ...] | None = self._connection.execute(_HOLDING, (self.partition,)).fetchone()
         return found
 
-    def _end(self, found: tuple[Any, ...]) -> None:
-        """End the server's process for an earlier writer. Only for one: a person's transaction is left alone."""
-        pid, name, _ = found
-        if name == self._name:
-            with self._errors():
-                self._connection.execute("SELECT pg_terminate_backend(%s::int)", (pid,))
+    def _is_earlier_writer(self, pid: int, name: str) -> bool:
+        return name == self._name  # a person's transaction is left alone
+
+    def _end(self, pid: int) -> None:
+        """End a server process, if this user may; else its name goes to a person."""
+        with self._errors(), contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            self._connection.execute("SELECT pg_terminate_backend(%s::int)", (pid,))

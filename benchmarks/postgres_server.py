@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlencode
 
 import psutil
 import psycopg
@@ -66,11 +67,9 @@ class GivenServer:
             made = sql.SQL("CREATE DATABASE {} TEMPLATE {} ENCODING 'UTF8'")
             connection.execute(made.format(sql.Identifier(name), sql.Identifier(str(template))))
         self._made.append(name)
-        parts = conninfo.conninfo_to_dict(self.url)
-        user = f"{parts['user']}@" if "user" in parts else ""
-        password = f"?password={parts['password']}" if "password" in parts else ""
-        host = parts.get("host", "127.0.0.1")
-        return f"postgresql://{user}{host}:{parts.get('port', 5432)}/{name}{password}"
+        others = conninfo.conninfo_to_dict(self.url)
+        others.pop("dbname", None)
+        return f"postgresql:///{name}?{urlencode(others)}"
 
     def close(self) -> None:
         """Drop the databases that were made."""
@@ -160,7 +159,14 @@ class PostgresServer(GivenServer):
         if self._user is not None:
             shutil.chown(self._folder, self._user.pw_uid, self._user.pw_gid)
         data = self._folder / "data"
-        options = ("--username=raygam", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-instructions")
+        options = (
+            "--username=raygam",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-instructions",
+            "--no-sync",
+        )
         made = self._popen("initdb", "-D", str(data), *options, output=subprocess.DEVNULL)
         if made.wait() != 0:
             raise RuntimeError(f"initdb failed in {self._folder}")

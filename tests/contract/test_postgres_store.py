@@ -401,6 +401,31 @@ def test_a_persons_transaction_is_named_and_left_alone(url: str, store: Postgres
 
 
 @pytest.mark.usefixtures("impatient")
+def test_a_zombie_that_comes_back_ends_no_later_writer(url: str, store: PostgresStore) -> None:
+    zombie = store.writer(0)
+    heir = store.writer(0)
+    end_sessions_of(url, zombie)
+    with pytest.raises(Retryable):
+        zombie.positions()
+    told: list[str] = []
+
+    def zombie_comes_back() -> None:
+        with pytest.raises(Retryable, match="is held by the server process") as refused:
+            zombie.positions()
+        told.append(str(refused.value))
+
+    heir.commit(turns(2, dead_letters=Pausing(zombie_comes_back)))
+    assert len(told) == 1
+    assert len(store.reader(0).events(ANNA)) == 2
+    with pytest.raises(Fenced):
+        zombie.positions()
+
+
+def end_sessions_of(url: str, writer: PostgresWriter) -> None:
+    ask(url, "SELECT pg_terminate_backend(%s, 5000)", writer._connection.backend_pid)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_row_that_is_held_is_waited_for_and_then_retryable(url: str, store: PostgresStore) -> None:
     writer = store.writer(0)
     with psycopg.connect(url) as person:
