@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -44,8 +47,34 @@ def error_of(
     raise AssertionError("no error came")
 
 
+def _assert_sockets_are_swept(reader: KafkaReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service may wait for hours, and a process that waits makes no work for the collector."""
+
+    def open_files(seconds: float) -> int:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            with contextlib.suppress(Retryable):
+                reader.poll(0.1)
+        return len(os.listdir("/proc/self/fd"))
+
+    gc.disable()
+    try:
+        monkeypatch.setattr("raygam.adapters.kafka_source._SWEEP_SECONDS", float("inf"))
+        gathered = open_files(4)
+        monkeypatch.setattr("raygam.adapters.kafka_source._SWEEP_SECONDS", 0.0)
+        assert open_files(0.5) <= gathered - 5
+    finally:
+        gc.enable()
+        monkeypatch.undo()
+
+
 def test_a_killed_broker_comes_back_and_nothing_is_lost_or_doubled(
-    killable: KafkaBroker, make_topic: Callable[..., str], make_producer: Any, make_reader: Any, collect: Any
+    killable: KafkaBroker,
+    make_topic: Callable[..., str],
+    make_producer: Any,
+    make_reader: Any,
+    collect: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic = make_topic(2)
     producer = make_producer()
@@ -63,6 +92,7 @@ def test_a_killed_broker_comes_back_and_nothing_is_lost_or_doubled(
         with pytest.raises(Retryable):
             reader.probe()
         assert reader.positions == stood
+        _assert_sockets_are_swept(reader, monkeypatch)
     finally:
         killable.start()
     for at in range(2):
