@@ -115,6 +115,11 @@ class PostgresStore:
         """
         return _look(Server.of(url))[0]
 
+    @staticmethod
+    def is_address(state: str) -> bool:
+        """Whether a state's name means a database and not a directory."""
+        return state.startswith(("postgresql://", "postgres://"))
+
     @property
     def facts(self) -> StateFacts:
         """What the state was made with."""

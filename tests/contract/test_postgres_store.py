@@ -144,6 +144,13 @@ def test_a_state_is_made_in_a_schema_of_its_own(postgres_url: str) -> None:
     assert ask(postgres_url, "SELECT * FROM public.event") == []
 
 
+def test_a_database_is_told_from_a_directory() -> None:
+    assert PostgresStore.is_address("postgresql://host/memory")
+    assert PostgresStore.is_address("postgres://anna@host/memory")
+    assert not PostgresStore.is_address("postgresql")
+    assert not PostgresStore.is_address("/var/lib/postgresql://state")
+
+
 def test_a_making_that_broke_off_left_nothing(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaking(facts: StateFacts) -> list[dict[str, str]]:
         raise KeyboardInterrupt
