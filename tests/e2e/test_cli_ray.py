@@ -102,6 +102,15 @@ class Running:
         found: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
         return found
 
+    def family_with(self, titles: set[str]) -> list[psutil.Process]:
+        """Wait until processes of these titles run; return all."""
+        deadline = time.monotonic() + 120
+        while True:
+            found = self.family()
+            if titles <= {titled(one) for one in found if alive(one)}:
+                return found
+            assert time.monotonic() < deadline, found
+
     def end(self, code: int) -> dict[str, Any]:
         """Wait for its end; its standard output is one object and its standard error has no trace."""
         output, said = self.process.communicate(timeout=120)
@@ -177,9 +186,10 @@ def test_a_killed_driver_leaves_no_process_and_a_state_that_goes_on(
 ) -> None:
     state = tmp_path / "state"
     with running(source, state, "--ray") as run:
+        whole = {"raylet", "gcs_server", "ray::ShardActor", "ray::Supervisor"}
+        # Known before the first turn is in: to look for all takes longer than to take the file.
+        family = run.family_with(whole)
         run.until(1)
-        family = run.family()
-        assert {"raylet", "gcs_server", "ray::ShardActor", "ray::Supervisor"} <= {titled(one) for one in family}
         run.process.send_signal(signal.SIGKILL)
         # Ray's agents of the node look for it from time to time only; they hold nothing of the state.
         holding = [one for one in family if not titled(one).endswith("Agent")]
