@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export HF_HUB_OFFLINE = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: install check format lint types imports test demo clean
+.PHONY: install check format lint types imports test test-long demo clean
 
 install: $(STAMP)
 
@@ -41,7 +41,10 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 test: check
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)
+
+test-long: $(STAMP)
+	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py --state $(DEMO_STATE)

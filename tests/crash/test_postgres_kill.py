@@ -23,6 +23,9 @@ State = dict[str, Any]
 StateOf = Callable[[Path | str], State]
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some 240 turns of five users over two partitions, with late turns, duplicates and bad lines."""

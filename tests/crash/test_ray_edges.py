@@ -16,7 +16,7 @@ from raygam.memory.errors import Misconfigured
 from raygam.pipeline import cli_run
 from raygam.pipeline.config import Settings, read_settings
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.long]
 
 
 def settings(**changed: Any) -> Settings:
