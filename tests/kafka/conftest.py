@@ -32,6 +32,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> Iterator[None]:
+    """Before a test elsewhere meets what the client left."""
+    yield
+    gc.collect()
+
+
 @pytest.fixture
 def killable(kafka: KafkaBroker | GivenBroker) -> Iterator[KafkaBroker]:
     """The session's broker, if the tests own it."""

@@ -389,6 +389,7 @@ class PostgresMachine(ShardMachine):
                 shard.flush([User("t", "nobody")])
 
 
+@pytest.mark.long
 def test_the_shard_over_a_database(postgres_url: str) -> None:
     PostgresStore.create_or_open(postgres_url, FACTS).close()
     PostgresMachine.url = postgres_url
