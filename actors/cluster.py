@@ -16,7 +16,8 @@ from ..memory.errors import Misconfigured, RaygamError, Retryable
 from ..pipeline import runtime
 from ..pipeline.batching import BatchingEmbedder
 from ..pipeline.config import Settings
-from ..pipeline.host import HostSettings, ShardHost
+from ..pipeline.host import ShardHost
+from ..pipeline.host_status import HostSettings
 from ..pipeline.intake import Intake
 from ..pipeline.worker import Worker
 from . import calls

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..pipeline.host import HostStatus
 from ..pipeline.host_feed import Job
+from ..pipeline.host_status import HostStatus
 
 
 @dataclass(frozen=True, slots=True)

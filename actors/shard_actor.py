@@ -16,8 +16,9 @@ from ..memory.ports import Vectors
 from ..memory.proposal import Proposal
 from ..memory.writes import LeasedTask
 from ..pipeline.batches import TurnBatch
-from ..pipeline.host import HostStatus, ShardHost
+from ..pipeline.host import ShardHost
 from ..pipeline.host_feed import Job
+from ..pipeline.host_status import HostStatus
 from ..pipeline.shard import Receipt
 from . import logs
 

@@ -11,9 +11,9 @@ import psycopg
 
 from ..memory.errors import Retryable
 from . import rows
-from .ledger_writer import Results
 from .postgres_connection import Connection, Server
 from .postgres_dialect import CopyStatement
+from .session import Results
 
 
 class _Nothing:

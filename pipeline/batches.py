@@ -46,6 +46,13 @@ SCHEMA = pa.schema(
 )
 
 
+EVENT_COLUMNS = (
+    *("message_id", "session_id", "speaker", "role", "text", "time_us", "utc_offset_minutes"),
+    *("kind", "origin", "captions", "metadata", "tokens"),
+)
+"""Columns of a batch in the order of `Event`'s fields behind `user` and `seq`."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnBatch:
     """What one partition is given of one source, in source order.

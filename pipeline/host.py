@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,64 +20,24 @@ from ..memory.errors import Fenced, LeaseLost, NotOwner, RaygamError, Retryable
 from ..memory.model import User
 from ..memory.ports import Store, Vectors
 from ..memory.proposal import Proposal
-from ..memory.writes import LeasedTask, SourcePosition
+from ..memory.writes import LeasedTask
 from .batches import TurnBatch
 from .host_feed import Feed, FeedStatus, Job
+from .host_status import HostSettings, HostStatus, PartitionStatus
 from .intake import Intake
 from .metrics import Metrics, NoMetrics
 from .reading import Reading
-from .shard import Receipt, Shard, ShardSettings
+from .shard import Receipt, Shard
 from .whereabouts import this_process
 
 log = logging.getLogger("raygam.shard")
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionStatus:
-    """One owned partition: the epoch of its opening, its tasks, and how far each source is taken."""
-
-    epoch: int
-    open_tasks: int
-    parked_tasks: int
-    positions: dict[str, SourcePosition] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class HostStatus:
-    """What a host says of itself: the partitions that it has, its feeds, and who holds leases."""
-
-    name: str
-    pid: int
-    partitions: dict[int, PartitionStatus]
-    feeds: list[FeedStatus]
-    job: Job | None
-    holders: tuple[str, ...] = ()
-
-
 @dataclass(slots=True)
 class _Owned:
     shard: Shard
     closing: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class HostSettings:
-    """Settings of a host.
-
-    Attributes:
-        shard: settings of each partition's writer.
-        max_open_tasks: reading waits while more tasks of the host are open.
-        max_waiting_turns: and while more turns wait, in memory, for open tasks of their users.
-        min_free_bytes: reading waits while the state's disk has less room.
-        read_ahead: chunks decoded and embedded before their turn.
-    """
-
-    shard: ShardSettings = field(default_factory=ShardSettings)
-    max_open_tasks: int = 2000
-    max_waiting_turns: int = 100_000
-    min_free_bytes: int = 256 * 1024 * 1024
-    read_ahead: int = 2
 
 
 class ShardHost:

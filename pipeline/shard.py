@@ -298,7 +298,7 @@ class Shard:
         if not wanted:
             return 0
         records, message_ids, unknown = rows["record"], rows["message_id"], rows["unknown_fields"]
-        turns = list(zip(*(rows[name] for name in _EVENT_COLUMNS), strict=True))
+        turns = list(zip(*(rows[name] for name in batches.EVENT_COLUMNS), strict=True))
         known = self._writer.known_messages(
             [(users[at], message_ids[at]) for at in wanted if records[at] == batches.TURN]
         )
@@ -392,10 +392,3 @@ class Shard:
         seq = self._next_seq
         self._next_seq += 1
         return seq
-
-
-_EVENT_COLUMNS = (
-    *("message_id", "session_id", "speaker", "role", "text", "time_us", "utc_offset_minutes"),
-    *("kind", "origin", "captions", "metadata", "tokens"),
-)
-"""Columns of a batch in the order of `Event`'s fields behind `user` and `seq`."""

@@ -13,8 +13,9 @@ import pytest
 from raygam.adapters.sqlite_store import SqliteStore
 from raygam.pipeline import host_feed, runtime
 from raygam.pipeline.config import read_settings
-from raygam.pipeline.host import HostSettings, ShardHost
+from raygam.pipeline.host import ShardHost
 from raygam.pipeline.host_feed import FeedStatus, Job
+from raygam.pipeline.host_status import HostSettings
 from raygam.pipeline.intake import Intake
 from raygam.pipeline.worker import Worker
 

@@ -20,8 +20,9 @@ from raygam.memory.errors import Fenced, Misconfigured, NotOwner, Retryable
 from raygam.memory.ports import Vectors
 from raygam.memory.writes import StateFacts
 from raygam.pipeline import host_feed, runtime
-from raygam.pipeline.host import HostSettings, ShardHost
+from raygam.pipeline.host import ShardHost
 from raygam.pipeline.host_feed import Job
+from raygam.pipeline.host_status import HostSettings
 from raygam.pipeline.intake import Intake
 from raygam.pipeline.reading import Reading
 from raygam.pipeline.records import RecordLimits, from_mapping
