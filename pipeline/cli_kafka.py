@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from . import display, kafka_runtime, runtime
-from .cli_run import Interruption, progress_bar
+from .cli_run import progress_bar
 from .config import Settings
+from .interruption import Interruption
 from .produce import ProduceReport
 from .produce import produce as send_all
 from .routing import Routing

@@ -18,6 +18,7 @@ from ..actors.progress import Progress
 from . import cli_run, display, runtime
 from .cli import EXIT_INTERRUPTED
 from .config import Settings
+from .interruption import Interruption
 
 
 def run(
@@ -31,7 +32,7 @@ def run(
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Stream a file into a state directory by shard actors; return what `cli_run.run` returns."""
-    interruption = cli_run.Interruption(_leave if address is None else None)
+    interruption = Interruption(leave=_leave if address is None else None)
     started = time.monotonic()
     runtime.open_source(path)  # a wrong path is told before Ray is started
     # Ray prints its warnings into standard output, which is for the result.

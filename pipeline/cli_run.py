@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
@@ -16,40 +12,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from . import display, runtime
 from .config import Settings
 from .engine import Engine
+from .interruption import Interruption
 from .run import RunReport, run_source
 from .summary import totals, user_counts
 
 _USERS_SHOWN = 20
-
-
-class Interruption:
-    """Set by the first SIGINT or SIGTERM.
-
-    Args:
-        leave: ends the process at the second one; None raises `KeyboardInterrupt`.
-    """
-
-    def __init__(self, leave: Callable[[], None] | None = None) -> None:
-        self.asked = False
-        self._leave = leave
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Catch the signals inside the block."""
-        before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            if self._leave is not None:
-                self._leave()
-            raise KeyboardInterrupt
-        self.asked = True
-        display.note("stopping at the edge of this batch; once more to stop at once")
 
 
 class _Stopped(Exception):

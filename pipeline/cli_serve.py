@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from ..actors.cluster import Cluster
@@ -23,45 +20,11 @@ from ..serving import deployment
 from . import display
 from .cli import EXIT_INTERRUPTED
 from .config import Settings
+from .interruption import Interruption
 
 _POLL_SECONDS = 0.1
-_SAME_SECONDS = 0.5
-"""What `timeout` and others send twice, to the process and to its group, is one signal."""
 _ENDING_SECONDS = 5.0
 """For the rest of an orderly end, which ends Ray too."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class Stop:
-    """Set by the first SIGINT or SIGTERM; the second one ends the process at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._asked_at = 0.0
-
-    def listen(self) -> dict[int, Any]:
-        """Catch the signals from now on; return what caught them before."""
-        return {number: signal.signal(number, self._handle) for number in _SIGNALS}
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Catch the signals inside the block."""
-        before = self.listen()
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if self.asked:
-            if now - self._asked_at < _SAME_SECONDS:
-                return
-            os.write(2, b"raygam: stopped\n")
-            os._exit(EXIT_INTERRUPTED)  # Ray's processes end with the one that started them
-        self.asked, self._asked_at = True, now
-        display.note("stopping; once more to stop at once")
 
 
 def serve(
@@ -90,15 +53,15 @@ def serve(
     Raises:
         Misconfigured: the port is taken, or the engine or Ray Serve cannot be started.
     """
-    stop = Stop()
+    stop = Interruption("stopping", _leave)
     port = deployment.free_port(host, port)  # before Ray, which takes ten seconds
     deployment.prepare()
     if not _is_loopback(host):
         display.note(f"whoever reaches {host}:{port} can read and write every memory: there are no keys yet")
-    with stop.listening():
+    with stop.watching():
         display.note("starting Ray" if address is None else f"joining Ray at {address}", style="dim")
         cluster = Cluster.open(state, settings, shards=shards, workers=workers, address=address)
-        stop.listen()  # Ray takes SIGTERM for itself when it starts
+        stop.watch()  # Ray takes SIGTERM for itself when it starts
         endpoint = None
         try:
             if not stop.asked:
@@ -162,3 +125,9 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _leave() -> None:
+    """End at once: Ray's processes end with the one that started them."""
+    os.write(2, b"raygam: stopped\n")
+    os._exit(EXIT_INTERRUPTED)
