@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from raygam.pipeline.config import Settings
 from raygam.pipeline.metrics import METRICS
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", sorted(METRICS))
@@ -28,3 +30,13 @@ def test_no_metric_is_listed_that_is_not_there() -> None:
 @pytest.mark.parametrize("name", sorted(name for name in Settings.model_fields if name.startswith("ray_")))
 def test_every_setting_of_ray_is_in_the_operators_page(name: str) -> None:
     assert f"| `{name}` |" in PAGE
+
+
+def test_every_test_and_file_that_a_page_names_is_there() -> None:
+    sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")}
+    known = {path.stem for path in sources} | set(re.findall(r"def (test_\w+)", "\n".join(sources.values())))
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        assert set(re.findall(r"\btest_[a-z_0-9]+", text)) <= known, page
+        named = re.findall(r"\b(?:actors|adapters|benchmarks|memory|pipeline|serving|tests)/[\w/]+\.py", text)
+        assert not [name for name in named if not (ROOT / name).exists()], page
