@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from raygam.actors.cluster import Cluster, connect
+from raygam.actors.cluster import Cluster, connect, remote_embedder
 from raygam.actors.driving import run_file
 from raygam.pipeline.config import Settings
 
@@ -53,7 +53,7 @@ def stream_on_ray(source: Path, settings: Settings, turns: int, shards: int) -> 
     with tempfile.TemporaryDirectory(prefix="raygam-ingest-ray-") as folder:
         cluster = Cluster.open(Path(folder) / "state", settings, shards=shards, workers=0)
         try:
-            cluster.routes.embedders()[0].embed.remote(["warm"])
+            remote_embedder(cluster.spec, cluster.routes).embed(["warm"])  # waits until a replica has its model
             before = _cpu(cluster)
             started = time.perf_counter()
             report = run_file(cluster, source, drain=False)
