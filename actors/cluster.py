@@ -17,7 +17,6 @@ from ..pipeline import runtime
 from ..pipeline.batching import BatchingEmbedder
 from ..pipeline.config import Settings
 from ..pipeline.host import ShardHost
-from ..pipeline.host_status import HostSettings
 from ..pipeline.intake import Intake
 from ..pipeline.worker import Worker
 from . import calls
@@ -44,11 +43,12 @@ def make_host(name: str, spec: ClusterSpec) -> ShardHost:
             store,
             runtime.reading_of(runtime.open_store(spec.state), embedder, settings),
             Intake(spec.facts, embedder, settings.record_limits),
-            HostSettings(settings.shard, settings.max_open_tasks, settings.max_waiting_turns, settings.min_free_bytes),
+            runtime.host_settings(settings),
             lambda: time.time_ns() // 1000,
             runtime.open_source,
             spec.state,
             RayMetrics(),
+            lambda job: runtime.open_topic(job, spec.facts),
         )
     except BaseException:
         store.close()

@@ -1,6 +1,6 @@
-"""What a driver does with an engine on Ray: have a file taken, and wait for it.
+"""What a driver does with an engine on Ray: have a source taken, and wait for it.
 
-It carries no turns: shards read the file themselves.
+It carries no turns: shards read the source themselves.
 """
 
 from __future__ import annotations
@@ -9,30 +9,22 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from ..memory.errors import Misconfigured, RaygamError, Retryable
+from ..memory.errors import Misconfigured, Retryable
 from ..memory.ports import Reader
-from ..memory.writes import PartitionInfo
-from ..pipeline import runtime
-from ..pipeline.host_feed import Job
+from ..pipeline import follow, runtime
+from ..pipeline.config import Settings
+from ..pipeline.follow import StreamReport
+from ..pipeline.jobs import FileJob, Job, TopicJob, ended_error
 from ..pipeline.run import RunReport, furthest_positions
+from ..pipeline.summary import gained, totals
 from .cluster import Cluster
 from .progress import Progress
 from .supervisor import Busy
 
 _POLL_SECONDS = 0.1
 _STANDSTILL_SECONDS = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """A state's counts, over all partitions."""
-
-    events: int
-    duplicates: int
-    dead_letters: int
 
 
 def run_file(
@@ -65,27 +57,59 @@ def run_file(
     source = runtime.open_source(path)
     with partition_readers(cluster.spec.state) as readers:
         infos = [reader.partition_info() for reader in readers]
-        before = _totals(infos)
+        before = totals(readers)
         source_id = source.identify(furthest_positions(info.positions for info in infos))
         held = [info.positions.get(source_id) for info in infos]
         start = min((position.next_offset if position else 0 for position in held), default=0)
         chunk_bytes = cluster.spec.settings.chunk_for(cluster.spec.facts.embedder)
-        job = Job(str(source.path.resolve()), source_id, chunk_bytes, secrets.token_hex(8))
+        job = FileJob(str(source.path.resolve()), source_id, chunk_bytes, secrets.token_hex(8))
         cluster.ask("start_job", job)
         progress, done = _wait(cluster, job, drain, stop, on_progress)
         if not done:
             cluster.ask("stop_job", source_id)
-        after = _totals([reader.partition_info() for reader in readers])
+        after = totals(readers)
     return RunReport(
         offset=max(progress.offset, start),
         size=max(progress.size, source.size),
-        accepted=after.events - before.events,
-        duplicates=after.duplicates - before.duplicates,
-        dead_letters=after.dead_letters - before.dead_letters,
+        **gained(before, after),
         started_at=start,
         incomplete_line=progress.incomplete_line,
         interrupted=not done,
     )
+
+
+def run_topic(
+    cluster: Cluster,
+    settings: Settings,
+    *,
+    to_the_end: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> StreamReport:
+    """Have a topic followed until `stop()`, or up to where it ends now and consolidated.
+
+    Args:
+        cluster: the engine.
+        settings: where Kafka is and which topic; they go to the shards.
+        to_the_end: stop where the topic ends now.
+        stop: asked all the time; True ends the reading at a batch's edge.
+        on_progress: told all the time.
+
+    Raises:
+        Misconfigured: the topic is not the one that was read before, or cannot be read.
+        RaygamError: reading failed for good; what was taken is kept.
+        Busy: the engine reads another source.
+        Retryable: no broker answers at the beginning.
+    """
+    with partition_readers(cluster.spec.state) as readers:
+        known = furthest_positions(reader.partition_info().positions for reader in readers)
+        before = totals(readers)
+        facts = cluster.spec.facts
+        job = follow.job_for(settings, facts.partitions, facts.embedder, known, to_the_end=to_the_end)
+        cluster.ask("start_job", job)
+        progress, done = _wait(cluster, job, True, stop, on_progress)
+        cluster.ask("stop_job", job.source_id)
+        return follow.reported(job, readers, before, lag=progress.lag, finished=done)
 
 
 def _wait(
@@ -94,6 +118,7 @@ def _wait(
     moved: tuple[object, ...] = ()
     since = time.monotonic()
     own: Progress | None = None
+    endless = isinstance(job, TopicJob) and job.until is None
     while True:
         progress: Progress = cluster.ask("progress")
         on_progress(progress)
@@ -101,7 +126,7 @@ def _wait(
             own = progress
             if progress.failure:
                 cluster.ask("stop_job", job.source_id)
-                raise RaygamError(f"reading {job.path} ended: {progress.failure}")
+                raise ended_error(job, progress.failure, misconfigured=progress.misconfigured)
         elif own is None or not own.finished:  # every actor that knew of it has died since, or another run came between
             with suppress(Busy):
                 cluster.ask("start_job", job)
@@ -111,6 +136,8 @@ def _wait(
         now = (progress.offset, progress.accepted, progress.open_tasks, progress.owned)
         if now != moved:
             moved, since = now, time.monotonic()
+        elif endless:  # whoever follows a topic waits for its brokers as long as it takes
+            pass
         elif progress.obstacles and time.monotonic() - since > _STANDSTILL_SECONDS:
             raise Retryable(
                 f"nothing has moved for {_STANDSTILL_SECONDS:g} s: {'; '.join(progress.obstacles)}. What is stored "
@@ -127,11 +154,3 @@ def partition_readers(state: Path) -> Iterator[list[Reader]]:
         yield [store.reader(at) for at in range(store.facts.partitions)]
     finally:
         store.close()
-
-
-def _totals(infos: list[PartitionInfo]) -> Totals:
-    return Totals(
-        sum(info.events for info in infos),
-        sum(info.counts.get("duplicates", 0) for info in infos),
-        sum(info.dead_letters for info in infos),
-    )

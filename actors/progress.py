@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..pipeline.host_feed import Job
 from ..pipeline.host_status import HostStatus
+from ..pipeline.jobs import FileJob, Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,9 @@ class Progress:
         partitions: their number.
         owned: partition to shard.
         epochs: partition to epoch.
-        offset: how far the slowest feed has the source, in bytes.
+        offset: how far the slowest feed has the file, in bytes; of a topic, records that all feeds have.
         size: its size.
+        lag: records of a topic that are not searchable yet.
         accepted: new turns of the feeds that live.
         finished: every partition has the whole source, and its flush.
         open_tasks: that workers will take.
@@ -27,6 +28,7 @@ class Progress:
         paused: what reading waits for.
         obstacles: errors that are tried again after.
         failure: the error that ended reading, empty if none.
+        misconfigured: that error is for a person to mend.
         incomplete_line: the offset of a last line that is not complete yet, or None.
         replaced: actors replaced since the supervisor started, by place.
         pids: processes, by place.
@@ -39,6 +41,7 @@ class Progress:
     epochs: dict[int, int] = field(default_factory=dict)
     offset: int = 0
     size: int = 0
+    lag: int = 0
     accepted: int = 0
     finished: bool = False
     open_tasks: int = 0
@@ -46,6 +49,7 @@ class Progress:
     paused: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     failure: str = ""
+    misconfigured: bool = False
     incomplete_line: int | None = None
     replaced: dict[str, int] = field(default_factory=dict)
     pids: dict[str, int] = field(default_factory=dict)
@@ -76,6 +80,8 @@ def merged(
     feeds = [feed for status in statuses for feed in status.feeds if feed.job == job]
     done = {at for feed in feeds if feed.flushed and feed.ended for at in feed.partitions}
     reading = [feed for feed in feeds if feed.partitions]
+    together = (min, max) if isinstance(job, FileJob) else (sum, sum)
+    failed = next((feed for feed in feeds if feed.failure), None)
     held_all = [held for status in statuses for held in status.partitions.values()]
     said = [*obstacles, *(feed.obstacle for feed in feeds if feed.obstacle)]
     return Progress(
@@ -83,15 +89,17 @@ def merged(
         partitions=partitions,
         owned=owned,
         epochs=epochs,
-        offset=min((feed.offset for feed in reading), default=0),
-        size=max((feed.size for feed in feeds), default=0),
+        offset=together[0](feed.offset for feed in reading) if reading else 0,
+        size=together[1](feed.size for feed in feeds) if feeds else 0,
+        lag=sum(sum(feed.lag.values()) for feed in feeds if not feed.ended),
         accepted=sum(feed.accepted for feed in feeds),
         finished=job is not None and len(owned) == partitions and done >= set(owned),
         open_tasks=sum(held.open_tasks for held in held_all),
         parked_tasks=sum(held.parked_tasks for held in held_all),
         paused=tuple(dict.fromkeys(feed.paused for feed in feeds if feed.paused)),
         obstacles=tuple(dict.fromkeys(said)),
-        failure=next((feed.failure for feed in feeds if feed.failure), ""),
+        failure=failed.failure if failed else "",
+        misconfigured=failed is not None and failed.misconfigured,
         incomplete_line=next((feed.incomplete_line for feed in feeds if feed.incomplete_line is not None), None),
         replaced=replaced,
         pids=pids,

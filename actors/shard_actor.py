@@ -17,8 +17,8 @@ from ..memory.proposal import Proposal
 from ..memory.writes import LeasedTask
 from ..pipeline.batches import TurnBatch
 from ..pipeline.host import ShardHost
-from ..pipeline.host_feed import Job
 from ..pipeline.host_status import HostStatus
+from ..pipeline.jobs import Job
 from ..pipeline.shard import Receipt
 from . import logs
 

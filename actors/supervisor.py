@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..memory.errors import Rejected, Retryable
-from ..pipeline.host_feed import Job
+from ..pipeline.jobs import Job
 from ..pipeline.metrics import Metrics
 from . import calls, logs, placement
 from .fleet import ActorKind, Fleet
@@ -35,7 +35,7 @@ _JUST_OPENED = 2**62
 
 
 class Busy(Retryable):
-    """The engine reads another file."""
+    """The engine reads another source."""
 
 
 class Supervisor:
@@ -109,17 +109,17 @@ class Supervisor:
     # What others command
 
     def start_job(self, job: Job) -> None:
-        """Read a file; the same job again changes nothing, the same file for another run is read on.
+        """Read a source; the same job again changes nothing, the same source for another run is read on.
 
         Raises:
-            Busy: another file is being read.
+            Busy: another source is being read.
         """
         with self._lock:
             progress = self.progress()
             over = progress.finished or progress.failure
             if progress.job is not None and progress.job.source_id != job.source_id and not over:
                 raise Busy(
-                    f"the engine over {self._spec.state} reads {progress.job.path} for another run; wait until it "
+                    f"the engine over {self._spec.state} reads {progress.job.name} for another run; wait until it "
                     "is done, or stop it: that run by Ctrl-C, the engine by `raygam engine stop`"
                 )
             self._job, self._job_asked = job, True

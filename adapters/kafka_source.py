@@ -61,6 +61,7 @@ class KafkaReader:
         topic: the topic's name.
         partitions: how many the topic must have; None takes it as it is.
         skip_lost: go on behind records that were removed before they were read, instead of stopping.
+        accept: the id of a topic to take although another of its name was read before.
         max_poll_records: a poll returns at most so many.
         clock: monotonic seconds.
         wait: called with seconds, where there is nothing to poll.
@@ -77,12 +78,14 @@ class KafkaReader:
         *,
         partitions: int | None = None,
         skip_lost: bool = False,
+        accept: str | None = None,
         max_poll_records: int = 4096,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._connection = connection
         self._skip_lost = skip_lost
+        self._accept = accept
         self._max_poll_records = max_poll_records
         self._clock = clock
         self._wait = wait
@@ -112,12 +115,11 @@ class KafkaReader:
         """The topic as a source: by its id, so that another topic of the same name is another source."""
         return self._facts.source_id
 
-    def identify(self, known: Mapping[str, SourcePosition], *, accept: str | None = None) -> str:
+    def identify(self, known: Mapping[str, SourcePosition]) -> str:
         """Return the source's id, if the topic is the one that was read before, or new.
 
         Args:
             known: sources that were read before, by id.
-            accept: the id of a topic to take although another of its name was read before.
 
         Raises:
             Misconfigured: another topic of this name was read before.
@@ -128,7 +130,7 @@ class KafkaReader:
             for source, position in known.items()
             if source.startswith(SOURCE_PREFIX) and position.name == name and source != self.source_id
         ]
-        if others and self.source_id not in known and accept != topic_id:
+        if others and self.source_id not in known and self._accept != topic_id:
             raise _made_anew(name, others[-1], topic_id)
         return self.source_id
 
@@ -167,7 +169,7 @@ class KafkaReader:
 
     def pause(self, partition: int) -> None:
         """Return nothing of the partition until it is resumed."""
-        if partition in self._next:
+        if partition in self._next and partition not in self._paused:
             self._paused.add(partition)
             self._fetch([])
 
@@ -223,6 +225,15 @@ class KafkaReader:
         for part in found:
             self._next[part.partition] = part.position.next_offset
         return found
+
+    def ends(self) -> list[int]:
+        """Where every partition of the topic ends now, by partition.
+
+        Raises:
+            Retryable: the broker does not answer in time.
+        """
+        ranges = self._ranges(range(self._facts.partitions), only_ends=True)
+        return [ranges[at].end for at in range(self._facts.partitions)]
 
     def probe(self) -> None:
         """Return if brokers answer for every assigned partition and the topic is the same; a poll alone hides both.

@@ -39,8 +39,18 @@ EmbedderName = Annotated[
 
 @app.command()
 def run(
-    source: Annotated[Path, typer.Argument(help="A file with one JSON object a line.")],
     state: State,
+    source: Annotated[
+        Path | None, typer.Argument(help="A file with one JSON object a line; or none, to follow a Kafka topic.")
+    ] = None,
+    kafka: Annotated[
+        str | None,
+        typer.Option("--kafka", help="Follow a topic: host:port of some brokers, with commas; default: kafka_brokers."),
+    ] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="The topic; default: kafka_topic.")] = None,
+    to_the_end: Annotated[
+        bool, typer.Option("--to-the-end", help="Take a topic as a file: stop where it ends now, and consolidate all.")
+    ] = False,
     embedder: EmbedderName = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=0, help="Threads of the slow path; with --ray, its actors.")
@@ -53,19 +63,37 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Stream SOURCE into the state directory, from where it was left, and consolidate it.
+    """Stream SOURCE, or a Kafka topic, into the state directory, from where it was left, and consolidate it.
 
-    Ctrl-C stops at the edge of a batch; the same command goes on from there.
+    A file ends; a topic is followed until Ctrl-C or SIGTERM. Both stop at the edge of a batch, and the same
+    command goes on from there.
     """
-    settings = read_settings(embedder=embedder, workers=workers)
+    settings = read_settings(embedder=embedder, workers=workers, kafka_brokers=kafka, kafka_topic=topic)
+    if source is not None and (kafka or topic or to_the_end):
+        raise Misconfigured(
+            "a run takes a file, or follows a topic: leave out SOURCE, or --kafka, --topic, --to-the-end"
+        )
+    if source is None and settings.kafka_brokers is None:
+        raise Misconfigured("nothing to take: name a file, or a broker (--kafka host:port, setting kafka_brokers)")
+    if not on_ray and (shards is not None or address is not None):
+        raise Misconfigured("--shards and --address go with --ray; add it, or leave them out")
     if on_ray:
         from . import cli_ray  # Ray takes a second to load
 
-        report = cli_ray.run(source, state, settings, shards=shards, workers=workers, address=address, quiet=as_json)
-    elif shards is not None or address is not None:
-        raise Misconfigured("--shards and --address go with --ray; add it, or leave them out")
-    else:
+        if source is not None:
+            report = cli_ray.run(
+                source, state, settings, shards=shards, workers=workers, address=address, quiet=as_json
+            )
+        else:
+            report = cli_ray.follow_topic(
+                state, settings, to_the_end=to_the_end, shards=shards, workers=workers, address=address, quiet=as_json
+            )
+    elif source is not None:
         report = cli_run.run(source, state, settings, quiet=as_json)
+    else:
+        from . import cli_stream  # so does the client of Kafka
+
+        report = cli_stream.run(state, settings, to_the_end=to_the_end, quiet=as_json)
     if as_json:
         display.print_json(report)
     if report["interrupted"]:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ..actors.cluster import Cluster
-from ..actors.driving import run_file
+from ..actors.driving import run_file, run_topic
 from ..actors.progress import Progress
-from . import cli_run, display, runtime
+from . import cli_run, cli_stream, display, follow, runtime
 from .cli import EXIT_INTERRUPTED
 from .config import Settings
+from .follow import StreamStatus
 from .interruption import Interruption
 
 
@@ -51,18 +52,62 @@ def run(
         "source": str(path),
         "state": str(state),
         "seconds": round(time.monotonic() - started, 3),
-        "ray": {
-            "shards": cluster.spec.shards,
-            "workers": cluster.spec.workers,
-            "embedders": cluster.spec.embedders,
-            "starting_seconds": round(ready - started, 3),
-            "replaced": replaced,
-        },
+        "ray": _told(cluster, ready - started, replaced),
     }
     document |= cli_run.state_totals(state)
     if not quiet:
         cli_run.print_summary(document)
     return document
+
+
+def follow_topic(
+    state: Path,
+    settings: Settings,
+    *,
+    to_the_end: bool,
+    shards: int | None,
+    workers: int | None,
+    address: str | None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Follow the topic by shard actors; return what `cli_stream.run` returns."""
+    interruption = Interruption(leave=_leave if address is None else None)
+    started = time.monotonic()
+    settings = follow.fitting(settings, made=runtime.recorded_facts(state) is not None)  # wrong settings, before Ray
+    with redirect_stdout(sys.stderr):
+        with _starting("starting Ray") if address is None else interruption.watching():
+            cluster = Cluster.open(state, settings, shards=shards, workers=workers, address=address)
+        ready = time.monotonic()
+        try:
+            with interruption.watching(), cli_stream.stream_display(settings.kafka_topic) as show:
+                report = run_topic(
+                    cluster,
+                    settings,
+                    to_the_end=to_the_end,
+                    stop=lambda: interruption.asked,
+                    on_progress=lambda progress: show(_stream_status(progress)),
+                )
+            replaced = cluster.ask("progress").replaced
+        finally:
+            cluster.close()
+    return cli_stream.finished(
+        report, state, started, to_the_end=to_the_end, quiet=quiet, ray=_told(cluster, ready - started, replaced)
+    )
+
+
+def _stream_status(progress: Progress) -> StreamStatus:
+    waits = (*progress.paused, *progress.obstacles)
+    return StreamStatus(progress.accepted, progress.lag, progress.open_tasks, waits, progress.finished)
+
+
+def _told(cluster: Cluster, starting_seconds: float, replaced: dict[str, int]) -> dict[str, Any]:
+    return {
+        "shards": cluster.spec.shards,
+        "workers": cluster.spec.workers,
+        "embedders": cluster.spec.embedders,
+        "starting_seconds": round(starting_seconds, 3),
+        "replaced": replaced,
+    }
 
 
 def _leave() -> None:

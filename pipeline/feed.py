@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -98,6 +98,7 @@ def stretches(
 class Ahead(Iterator[Item]):
     """Takes up to `depth` items ahead in a thread of its own; errors come out where they belong.
 
+    A generator is closed in that thread.
     Close it, from any thread, or its own stays behind the items that nobody takes.
     """
 
@@ -134,11 +135,14 @@ class Ahead(Iterator[Item]):
 
     def _take(self) -> None:
         error: BaseException = StopIteration()
+        items = iter(self._items)
         try:
-            for item in self._items:
+            for item in items:
                 if self._closed.is_set():
-                    return
+                    break
                 self._ready.put((item, None))
+            if isinstance(items, Generator):
+                items.close()  # in this thread: what it holds may belong to it
         except BaseException as raised:  # noqa: BLE001 - handed on to who takes the items
             error = raised
         if not self._closed.is_set():

@@ -22,12 +22,16 @@ from ..memory.ports import Store, Vectors
 from ..memory.proposal import Proposal
 from ..memory.writes import LeasedTask
 from .batches import TurnBatch
-from .host_feed import Feed, FeedStatus, Job
-from .host_status import HostSettings, HostStatus, PartitionStatus
+from .capacity import obstruction
+from .file_feed import FileFeed
+from .host_feed import Feed
+from .host_status import HostGauges, HostSettings, HostStatus, PartitionStatus
 from .intake import Intake
+from .jobs import FileJob, Job, TopicJob
 from .metrics import Metrics, NoMetrics
 from .reading import Reading
 from .shard import Receipt, Shard
+from .topic_feed import TopicFeed, TopicReader
 from .whereabouts import this_process
 
 log = logging.getLogger("raygam.shard")
@@ -54,6 +58,7 @@ class ShardHost:
         open_source: opens a file for reading.
         state_path: where the state's disk is looked at.
         metrics: where figures go.
+        open_topic: opens a topic for reading; None where the host reads files only.
     """
 
     def __init__(
@@ -68,13 +73,16 @@ class ShardHost:
         open_source: Callable[[Path], Any],
         state_path: Path,
         metrics: Metrics | None = None,
+        open_topic: Callable[[TopicJob], TopicReader] | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
         self.intake = intake
         self.state_path = state_path
         self.metrics: Metrics = metrics or NoMetrics()
+        self._gauges = HostGauges(self.metrics)
         self.open_source = open_source
+        self.open_topic = open_topic
         self._pid = pid
         self._store = store
         self._reading = reading
@@ -168,8 +176,8 @@ class ShardHost:
             self._feeds = [feed for feed in self._feeds if feed.job == job and feed.partitions]
             fed = {at for feed in self._feeds for at in feed.partitions}
             wanted = [at for at, entry in self._owned.items() if at not in fed and not entry.closing]
-            if wanted:
-                feed = Feed(self, job, wanted)
+            if wanted and not any(feed.take(wanted) for feed in self._feeds):
+                feed = FileFeed(self, job, wanted) if isinstance(job, FileJob) else TopicFeed(self, job, wanted)
                 self._feeds.append(feed)
                 feed.start()
 
@@ -274,26 +282,25 @@ class ShardHost:
             job = self._job
         partitions = self._of_each(lambda shard: PartitionStatus(shard.epoch, *shard.task_counts(), shard.positions()))
         holders = set().union(*self._of_each(lambda shard: shard.lease_holders()).values())
-        self._set_gauges(partitions, feeds)
-        return HostStatus(self.name, self._pid, partitions, feeds, job, tuple(sorted(holders)))
+        status = HostStatus(self.name, self._pid, partitions, feeds, job, tuple(sorted(holders)))
+        self._gauges.set(status)
+        return status
+
+    def obstruction(self, *, paused: bool) -> str:
+        """Why reading waits at the moment, empty if it does not; see `capacity.obstruction`."""
+        open_tasks = sum(self._of_each(lambda shard: shard.task_counts()[0]).values())
+        turns = sum(self._of_each(lambda shard: shard.waiting_turns()).values())
+        return obstruction(self.settings, self.state_path, open_tasks, turns, paused=paused)
 
     def wait_for_capacity(self, stopped: Callable[[], bool], paused: Callable[[str], None]) -> None:
         """Return once tasks and disk have caught up, or `stopped()`; `paused` is told why it waits."""
-        from .host_feed import free_bytes
-
+        why = ""
         while not stopped():
             with self._changed:
                 seen = self._signals
-            open_tasks = sum(self._of_each(lambda shard: shard.task_counts()[0]).values())
-            turns = sum(self._of_each(lambda shard: shard.waiting_turns()).values())
-            if open_tasks > self.settings.max_open_tasks:
-                paused(f"{open_tasks} tasks are open, more than {self.settings.max_open_tasks} (max_open_tasks)")
-            elif turns > self.settings.max_waiting_turns:
-                paused(f"{turns} turns wait for tasks, more than {self.settings.max_waiting_turns} (max_waiting_turns)")
-            elif (free := free_bytes(self.state_path)) < self.settings.min_free_bytes:
-                paused(f"the disk has {free} bytes left, fewer than {self.settings.min_free_bytes} (min_free_bytes)")
-            else:
-                paused("")
+            why = self.obstruction(paused=bool(why))
+            paused(why)
+            if not why:
                 return
             with self._changed:
                 if self._signals == seen:
@@ -371,11 +378,3 @@ class ShardHost:
         with self._changed:
             self._signals += 1
             self._changed.notify_all()
-
-    def _set_gauges(self, partitions: dict[int, PartitionStatus], feeds: list[FeedStatus]) -> None:
-        gauge, shard = self.metrics.gauge, self.name
-        gauge("raygam_partitions", len(partitions), shard=shard)
-        gauge("raygam_open_tasks", sum(one.open_tasks for one in partitions.values()), shard=shard)
-        gauge("raygam_parked_tasks", sum(one.parked_tasks for one in partitions.values()), shard=shard)
-        gauge("raygam_reading_paused", float(any(one.paused for one in feeds)), shard=shard)
-        gauge("raygam_source_lag_bytes", sum(one.size - one.offset for one in feeds if not one.ended), shard=shard)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..memory.writes import SourcePosition
-from .host_feed import FeedStatus, Job
+from .jobs import FeedStatus, FileJob, Job
+from .metrics import Metrics
 from .shard import ShardSettings
 
 
@@ -48,3 +49,28 @@ class HostStatus:
     feeds: list[FeedStatus]
     job: Job | None
     holders: tuple[str, ...] = ()
+
+
+class HostGauges:
+    """Shows a host's status as gauges."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._lags_shown: set[int] = set()
+
+    def set(self, status: HostStatus) -> None:
+        """Set all of them; a partition that went shows no lag here any more."""
+        gauge, shard = self._metrics.gauge, status.name
+        held = status.partitions.values()
+        files = [feed for feed in status.feeds if isinstance(feed.job, FileJob) and not feed.ended]
+        lags = {at: behind for feed in status.feeds for at, behind in feed.lag.items() if at in status.partitions}
+        gauge("raygam_partitions", len(held), shard=shard)
+        gauge("raygam_open_tasks", sum(one.open_tasks for one in held), shard=shard)
+        gauge("raygam_parked_tasks", sum(one.parked_tasks for one in held), shard=shard)
+        gauge("raygam_reading_paused", float(any(feed.paused for feed in status.feeds)), shard=shard)
+        gauge("raygam_source_lag_bytes", sum(feed.size - feed.offset for feed in files), shard=shard)
+        for at in self._lags_shown - lags.keys():
+            gauge("raygam_source_lag_records", 0, shard=shard, partition=str(at))
+        for at, behind in lags.items():
+            gauge("raygam_source_lag_records", behind, shard=shard, partition=str(at))
+        self._lags_shown = set(lags)

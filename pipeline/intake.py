@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -15,6 +16,21 @@ from .records import BadRecord, EndOfSession, RecordLimits, Turn, decode
 from .routing import Routing
 
 _NEVER = 2**63 - 1
+
+
+class SourcePart(Protocol):
+    """Records of one partition of a topic, and where it stands behind them."""
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def records(self) -> Sequence[tuple[int, bytes]]:
+        """`(offset, bytes)`, in the order of the log; offsets may have gaps."""
+        ...
+
+    @property
+    def position(self) -> SourcePosition: ...
 
 
 class Intake:
@@ -80,6 +96,41 @@ class Intake:
             for partition in sorted(rows.keys() | letters.keys())
         ]
         return self.embedded(plain)
+
+    def part_batches(self, source: str, parts: Sequence[SourcePart]) -> list[TurnBatch]:
+        """Decode and embed records that come from the topic's partitions, each partition's for itself.
+
+        A record stays where it was found, whatever is wrong with it. One whose user belongs to another
+        partition is a dead letter: its owner's other turns are read, and ordered, elsewhere.
+
+        Args:
+            source: the topic's id as a source.
+            parts: at most one of a partition.
+        """
+        return self.embedded([self._part_batch(source, part) for part in parts])
+
+    def _part_batch(self, source: str, part: SourcePart) -> TurnBatch:
+        rows: list[tuple[int, Turn | EndOfSession]] = []
+        letters: list[DeadLetter] = []
+        for offset, raw in part.records:
+            try:
+                record = decode(raw, self._limits, len(raw))
+                owner = self.partition_of(record.user)
+                if owner != part.partition:
+                    raise self._elsewhere(record.user, part.partition, owner)
+            except BadRecord as bad:
+                letters.append(DeadLetter(source, offset, bad.reason, bad.detail, raw))
+            else:
+                rows.append((offset, record))
+        return TurnBatch(part.partition, source, part.position, to_record_batch(rows), dead_letters=tuple(letters))
+
+    def _elsewhere(self, user: User, found: int, owner: int) -> BadRecord:
+        return BadRecord(
+            "wrong_partition",
+            f"found in partition {found}, and user {user.user_id!r:.64} of tenant {user.tenant!r:.64} belongs to {owner} "
+            f"of {self._facts.partitions} by {self._facts.partitioner} (setting partitioner). The producer must key its "
+            "records by owner and use that partitioner",
+        )
 
     def _partition_by_name(self, raw: bytes) -> int:
         """Where a record belongs that may be wrong; every reader of a source agrees on it."""

@@ -35,12 +35,31 @@ class KafkaFields(BaseModel):
     kafka_check_hostname: bool = Field(
         True, description="a broker's certificate must name the address that was dialled"
     )
+    kafka_poll_records: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="records taken and embedded at a time, at most; default: 4,096 for the stub, 256 for a model *",
+    )
     kafka_skip_lost: bool = Field(
         False, description="go on behind records that were removed from the log before they were read, with a warning"
     )
     kafka_accept_topic: str | None = Field(
         None, description="id of a topic to take although another one of its name was read before"
     )
+
+    def kafka_fields(self) -> KafkaFields:
+        """These settings alone, as they travel with what is read by them."""
+        return KafkaFields.model_validate({name: getattr(self, name) for name in KafkaFields.model_fields})
+
+    def poll_records_for(self, embedder: str) -> int:
+        """Records to take at a time.
+
+        A model takes seconds for what the stub does at once, and a batch is searchable when all of it is.
+        """
+        if self.kafka_poll_records is not None:
+            return self.kafka_poll_records
+        return 4096 if embedder.startswith("stub") else 256
 
     def kafka_secret(self) -> SecretStr | None:
         """The password, from the setting or from its file.

@@ -8,9 +8,10 @@ from ..adapters.kafka_producer import TopicProducer
 from ..adapters.kafka_source import KafkaReader
 from ..memory.errors import Misconfigured
 from .config import Settings
+from .kafka_config import KafkaFields
 
 
-def connection(settings: Settings) -> KafkaConnection:
+def connection(settings: KafkaFields) -> KafkaConnection:
     """Where Kafka is, and as whom.
 
     Raises:
@@ -32,15 +33,19 @@ def connection(settings: Settings) -> KafkaConnection:
     )
 
 
-def open_cluster(settings: Settings) -> KafkaCluster:
+def open_cluster(settings: KafkaFields) -> KafkaCluster:
     """A session for questions about topics; the caller closes it."""
     return KafkaCluster(connection(settings))
 
 
-def open_reader(settings: Settings, partitions: int | None) -> KafkaReader:
+def open_reader(settings: KafkaFields, partitions: int | None) -> KafkaReader:
     """A reader of the topic, which must have so many partitions; the caller closes it."""
     return KafkaReader(
-        connection(settings), settings.kafka_topic, partitions=partitions, skip_lost=settings.kafka_skip_lost
+        connection(settings),
+        settings.kafka_topic,
+        partitions=partitions,
+        skip_lost=settings.kafka_skip_lost,
+        accept=settings.kafka_accept_topic,
     )
 
 

@@ -35,6 +35,8 @@ METRICS = {
     "raygam_dead_letters_total": Metric("counter", "Records put aside.", ("shard",)),
     "raygam_source_bytes_total": Metric("counter", "Bytes of sources taken.", ("shard",)),
     "raygam_source_lag_bytes": Metric("gauge", "Bytes of the source that are still to be taken.", ("shard",)),
+    "raygam_source_records_total": Metric("counter", "Records of topics taken.", ("shard",)),
+    "raygam_source_lag_records": Metric("gauge", "Records of a topic's partition that are not searchable yet.", ("shard", "partition")),
     "raygam_partitions": Metric("gauge", "Partitions owned.", ("shard",)),
     "raygam_open_tasks": Metric("gauge", "Tasks that workers will take.", ("shard",)),
     "raygam_parked_tasks": Metric("gauge", "Tasks that wait for a person, and those behind them.", ("shard",)),

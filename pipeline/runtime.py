@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +23,13 @@ from ..memory.summary import ExtractiveSummarizer
 from ..memory.writes import StateFacts
 from .config import Settings
 from .engine import Engine
+from .host import ShardHost
+from .host_status import HostSettings
 from .intake import Intake
+from .jobs import TopicJob
+from .local import LocalEngine
 from .reading import Reading
+from .topic_feed import TopicReader
 from .worker import Models
 
 STUB = "stub"
@@ -92,6 +98,56 @@ def open_engine(directory: Path, settings: Settings, *, workers: int | None = No
         raise
 
 
+def open_local(directory: Path, settings: Settings, *, workers: int | None = None) -> LocalEngine:
+    """Open a state directory for following a topic in this process, making it if there is none.
+
+    Args:
+        directory: the state directory.
+        settings: the settings; what they leave open is taken from the state.
+        workers: threads of the slow path instead of the settings' number.
+
+    Raises:
+        StateLocked: another engine has it.
+        Misconfigured: the settings contradict what the state was made with.
+    """
+    embedder, facts = _embedder_and_facts(directory, settings)
+    store = SqliteStore.create_or_open(directory, facts)
+    try:
+        host = ShardHost(
+            "local",
+            os.getpid(),
+            store,
+            reading_of(open_store(directory), embedder, settings),
+            Intake(facts, embedder, settings.record_limits),
+            host_settings(settings),
+            lambda: time.time_ns() // 1000,
+            open_source,
+            directory,
+            open_topic=lambda job: open_topic(job, facts),
+        )
+        return LocalEngine(
+            host,
+            facts,
+            make_models(embedder),
+            [store.reader(at) for at in range(facts.partitions)],
+            workers=settings.workers if workers is None else workers,
+            worker_group=settings.worker_group,
+        )
+    except BaseException:
+        store.close()
+        raise
+
+
+def host_settings(settings: Settings) -> HostSettings:
+    """What a host of shards is set to."""
+    return HostSettings(settings.shard, settings.max_open_tasks, settings.max_waiting_turns, settings.min_free_bytes)
+
+
+def recorded_facts(directory: Path) -> StateFacts | None:
+    """What a state was made with; None where there is none yet."""
+    return SqliteStore.recorded_facts(directory)
+
+
 def facts_for(directory: Path, settings: Settings) -> StateFacts:
     """What to ask of a state directory: given settings count, others follow what was recorded; loads no model.
 
@@ -147,6 +203,13 @@ def open_store(directory: Path) -> Store:
 def open_source(path: Path) -> JsonlSource:
     """Open a file of JSON lines."""
     return JsonlSource(path)
+
+
+def open_topic(job: TopicJob, facts: StateFacts) -> TopicReader:
+    """Open a topic, which must have the state's partitions."""
+    from . import kafka_runtime  # the client takes half a second to load
+
+    return kafka_runtime.open_reader(job.settings, facts.partitions)
 
 
 def embedder_at_hand(settings: Settings) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..memory.errors import Rejected
@@ -52,6 +52,16 @@ def totals(readers: Sequence[Reader]) -> dict[str, Any]:
         for name, count in info.counts.items():
             counts[name] = counts.get(name, 0) + count
     return total | {"counts": counts}
+
+
+def gained(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
+    """What came between two `totals`: turns, duplicates, dead letters."""
+    repeated = [held["counts"].get("duplicates", 0) for held in (before, after)]
+    return {
+        "accepted": after["events"] - before["events"],
+        "duplicates": repeated[1] - repeated[0],
+        "dead_letters": after["dead_letters"] - before["dead_letters"],
+    }
 
 
 def user_counts(reader: Reader, row: UserRow) -> dict[str, Any]:

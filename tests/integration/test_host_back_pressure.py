@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from raygam.adapters.sqlite_store import SqliteStore
-from raygam.pipeline import host_feed, runtime
+from raygam.pipeline import capacity, runtime
 from raygam.pipeline.config import read_settings
 from raygam.pipeline.host import ShardHost
-from raygam.pipeline.host_feed import FeedStatus, Job
 from raygam.pipeline.host_status import HostSettings
 from raygam.pipeline.intake import Intake
+from raygam.pipeline.jobs import FeedStatus, FileJob
 from raygam.pipeline.worker import Worker
 
 SETTINGS = read_settings(embedder="stub", partitions=2)
@@ -24,7 +24,7 @@ TURNS = 300
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path: Path) -> FileJob:
     """Each turn is a session of its own, so that each makes a task; ten turns a chunk."""
     lines = [
         json.dumps(
@@ -38,7 +38,7 @@ def job(tmp_path: Path) -> Job:
     ]
     path = tmp_path / "dialogue.jsonl"
     path.write_text("\n".join(lines) + "\n")
-    return Job(str(path), runtime.open_source(path).identify({}), 1600)
+    return FileJob(str(path), runtime.open_source(path).identify({}), 1600)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ class Partition:
 
 
 def test_reading_waits_for_workers_and_goes_on_behind_them(
-    tmp_path: Path, job: Job, make_host: Callable[..., ShardHost]
+    tmp_path: Path, job: FileJob, make_host: Callable[..., ShardHost]
 ) -> None:
     host = make_host(max_open_tasks=10)
     host.open([0, 1], job)
@@ -116,10 +116,10 @@ def test_reading_waits_for_workers_and_goes_on_behind_them(
 
 
 def test_reading_waits_for_room_on_the_disk(
-    job: Job, make_host: Callable[..., ShardHost], monkeypatch: pytest.MonkeyPatch
+    job: FileJob, make_host: Callable[..., ShardHost], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = [0]
-    monkeypatch.setattr(host_feed, "free_bytes", lambda path: free[0])
+    monkeypatch.setattr(capacity, "free_bytes", lambda path: free[0])
     host = make_host(max_open_tasks=10_000, min_free_bytes=1000)
     host.open([0, 1], job)
     feed = until(host, lambda feed: "min_free_bytes" in feed.paused)
@@ -128,7 +128,7 @@ def test_reading_waits_for_room_on_the_disk(
     assert until(host, lambda feed: feed.ended).accepted == TURNS
 
 
-def test_a_host_that_closes_does_not_wait_for_workers(job: Job, make_host: Callable[..., ShardHost]) -> None:
+def test_a_host_that_closes_does_not_wait_for_workers(job: FileJob, make_host: Callable[..., ShardHost]) -> None:
     host = make_host(max_open_tasks=10)
     host.open([0, 1], job)
     until(host, lambda feed: bool(feed.paused))

@@ -21,9 +21,9 @@ from raygam.memory.ports import Vectors
 from raygam.memory.writes import StateFacts
 from raygam.pipeline import host_feed, runtime
 from raygam.pipeline.host import ShardHost
-from raygam.pipeline.host_feed import Job
 from raygam.pipeline.host_status import HostSettings
 from raygam.pipeline.intake import Intake
+from raygam.pipeline.jobs import FileJob
 from raygam.pipeline.reading import Reading
 from raygam.pipeline.records import RecordLimits, from_mapping
 from raygam.pipeline.shard import ShardSettings
@@ -95,8 +95,8 @@ def write(path: Path, numbers: range, mode: str = "w") -> Path:
     return path
 
 
-def job_of(path: Path, run: str = "1", chunk_bytes: int = 1024) -> Job:
-    return Job(str(path), runtime.open_source(path).identify({}), chunk_bytes, run)
+def job_of(path: Path, run: str = "1", chunk_bytes: int = 1024) -> FileJob:
+    return FileJob(str(path), runtime.open_source(path).identify({}), chunk_bytes, run)
 
 
 def wait_for(met: Callable[[], bool], seconds: float = 20.0) -> None:

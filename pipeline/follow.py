@@ -1,0 +1,127 @@
+"""What every run over a topic does before it reads, and what it says meanwhile."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..memory.ports import Reader
+from ..memory.writes import SourcePosition
+from . import kafka_runtime
+from .config import Settings
+from .jobs import TopicJob
+from .summary import gained, totals
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """A topic that is being followed, at a glance.
+
+    Attributes:
+        accepted: new turns of this run.
+        lag: records that are not searchable yet.
+        open_tasks: tasks that workers will take.
+        waits: what stands in the way, in words; empty if nothing.
+        finished: it came to the end that was asked for.
+    """
+
+    accepted: int = 0
+    lag: int = 0
+    open_tasks: int = 0
+    waits: tuple[str, ...] = ()
+    finished: bool = False
+
+
+@dataclass(slots=True)
+class StreamReport:
+    """What a run over a topic did.
+
+    Attributes:
+        topic: the topic's name.
+        source: the topic as a source, by its id.
+        accepted: new turns.
+        duplicates: turns that were stored before.
+        dead_letters: records put aside.
+        lag: records that were not taken yet when it ended.
+        finished: it came to the end that was asked for.
+        positions: per partition, the next offset.
+    """
+
+    topic: str
+    source: str
+    accepted: int = 0
+    duplicates: int = 0
+    dead_letters: int = 0
+    lag: int = 0
+    finished: bool = False
+    positions: dict[int, int] = field(default_factory=dict)
+
+
+def fitting(settings: Settings, *, made: bool) -> Settings:
+    """Look at the topic before anything is started for it; a state that is to be made gets as many partitions.
+
+    Args:
+        settings: where Kafka is and which topic.
+        made: there is a state already.
+
+    Raises:
+        Misconfigured: it is missing, or the settings are refused; the message names the one to change.
+        Retryable: no broker answers.
+    """
+    with kafka_runtime.open_cluster(settings) as cluster:
+        facts = cluster.topic(settings.kafka_topic)
+    if made or "partitions" in settings.model_fields_set:
+        return settings
+    return settings.model_copy(update={"partitions": facts.partitions})
+
+
+def job_for(
+    settings: Settings, partitions: int, embedder: str, known: Mapping[str, SourcePosition], *, to_the_end: bool
+) -> TopicJob:
+    """Say what a host shall read.
+
+    Args:
+        settings: where Kafka is and which topic.
+        partitions: the state's; the topic must have as many.
+        embedder: the state's embedding model.
+        known: sources that the state has read, by id.
+        to_the_end: stop where the topic ends now.
+
+    Raises:
+        Misconfigured: the topic is not the one that was read before, or has other partitions.
+        Retryable: no broker answers.
+    """
+    reader = kafka_runtime.open_reader(settings, partitions)
+    try:
+        source_id = reader.identify(known)
+        until = tuple(reader.ends()) if to_the_end else None
+    finally:
+        reader.close()
+    return TopicJob(
+        settings.kafka_fields(), source_id, settings.poll_records_for(embedder), until, secrets.token_hex(8)
+    )
+
+
+def reported(
+    job: TopicJob, readers: Sequence[Reader], before: Mapping[str, Any], *, lag: int, finished: bool
+) -> StreamReport:
+    """What a run did, by the ledger's word.
+
+    Args:
+        job: what was read.
+        readers: of every partition.
+        before: the `totals` of when it began.
+        lag: records that were not taken yet.
+        finished: it came to the end that was asked for.
+    """
+    positions = [reader.partition_info().positions.get(job.source_id) for reader in readers]
+    return StreamReport(
+        topic=job.settings.kafka_topic,
+        source=job.source_id,
+        **gained(before, totals(readers)),
+        lag=lag,
+        finished=finished,
+        positions={at: position.next_offset for at, position in enumerate(positions) if position is not None},
+    )

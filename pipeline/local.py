@@ -1,0 +1,122 @@
+"""A whole engine in this process, as one host and the threads that work for it.
+
+What follows a topic without Ray: the host's own feed reads, worker threads consolidate.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from ..memory.errors import LeaseLost, NotOwner, RaygamError, Retryable
+from ..memory.ports import Reader
+from ..memory.proposal import Proposal
+from ..memory.writes import LeasedTask, StateFacts
+from .host import ShardHost
+from .worker import Models, Worker
+
+log = logging.getLogger("raygam.worker")
+_RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0)
+_WAIT_SECONDS = 0.5
+
+
+class HostPartition:
+    """One partition of a host, as a worker claims from it.
+
+    Args:
+        host: who owns it.
+        partition: its number.
+        holder: the worker's name.
+    """
+
+    def __init__(self, host: ShardHost, partition: int, holder: str) -> None:
+        self._host = host
+        self._holder = holder
+        self.partition = partition
+
+    def claim(self, limit: int) -> list[LeasedTask]:
+        """Lease tasks."""
+        return self._host.claim(self.partition, limit, self._holder)
+
+    def submit(self, proposals: Sequence[Proposal]) -> list[LeaseLost | None]:
+        """Hand proposals back."""
+        return self._host.submit(self.partition, proposals)
+
+    def fail(self, task_id: str, token: str, error: str) -> None:
+        """Give a task back."""
+        self._host.fail(self.partition, task_id, token, error)
+
+
+class LocalEngine:
+    """A host that has every partition, and its workers.
+
+    Args:
+        host: opens them all; closed with the engine.
+        facts: what the state was made with.
+        models: what the workers think with.
+        readers: of every partition, beside the writers.
+        workers: threads of the slow path.
+        worker_group: tasks applied together.
+    """
+
+    def __init__(
+        self,
+        host: ShardHost,
+        facts: StateFacts,
+        models: Models,
+        readers: Sequence[Reader],
+        *,
+        workers: int,
+        worker_group: int,
+    ) -> None:
+        self.host = host
+        self.facts = facts
+        self.readers = readers
+        self._stopping = threading.Event()
+        self._obstacles: dict[str, str] = {}
+        host.open(range(len(readers)))
+        self._threads = [
+            threading.Thread(
+                target=self._work, args=(f"worker-{at}", Worker(models, worker_group)), name=f"raygam-worker-{at}",
+                daemon=True,
+            )
+            for at in range(workers)
+        ]  # fmt: skip
+        for thread in self._threads:
+            thread.start()
+
+    def obstacles(self) -> list[str]:
+        """Errors that workers try again after."""
+        return list(dict.fromkeys(self._obstacles.values()))
+
+    def close(self) -> None:
+        """Stop reading at a batch's edge and working after the present group; tasks stay for the next opening."""
+        self._stopping.set()
+        self.host.stop_reading()
+        for thread in self._threads:
+            thread.join()
+        for reader in self.readers:
+            reader.close()
+        self.host.close()
+
+    def _work(self, name: str, worker: Worker) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                for partition in self.host.wait_for_tasks(_WAIT_SECONDS):
+                    if self._stopping.is_set():
+                        return
+                    worker.work(HostPartition(self.host, partition, name), self.readers[partition])
+                failures = 0
+                self._obstacles.pop(name, None)
+            except Exception as error:  # the top of the worker's thread: tried again, told, logged
+                if self._stopping.is_set() and isinstance(error, NotOwner):
+                    return
+                failures += 1
+                self._obstacles[name] = str(error)
+                level = logging.WARNING if isinstance(error, Retryable) else logging.ERROR
+                log.log(
+                    level, "a round failed", exc_info=not isinstance(error, RaygamError), extra={"error": str(error)}
+                )
+                self._stopping.wait(_RETRY_SECONDS[min(failures, len(_RETRY_SECONDS)) - 1])
