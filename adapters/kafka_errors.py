@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafka import errors
 
-from ..memory.errors import Misconfigured, RaygamError, Rejected, Retryable
+from ..memory.errors import Misconfigured, RaygamError, Refused, Rejected, Retryable
 from .kafka_connection import KafkaConnection
 from .kafka_probe import check_addresses, check_connection
 
@@ -20,12 +20,12 @@ def explained(error: errors.KafkaError, connection: KafkaConnection, topic: str)
     if isinstance(error, errors.TopicAuthorizationFailedError):
         return no_right(connection, topic, "read or write")
     if isinstance(error, errors.AuthorizationError):
-        return Misconfigured(
+        return Refused(
             f"{who(connection)} has no right to do this in the Kafka cluster at {connection.brokers} "
             f"({type(error).__name__}); grant it with kafka-acls, or use another user"
         )
     if isinstance(error, errors.SaslAuthenticationFailedError | errors.UnsupportedSaslMechanismError):
-        return Misconfigured(
+        return Refused(
             f"Kafka at {connection.brokers} refuses the user {connection.user!r} or the password; "
             "check kafka_user, kafka_password and kafka_mechanism"
         )
@@ -61,13 +61,14 @@ def unreachable(connection: KafkaConnection, error: Exception) -> RaygamError:
     """Say why a cluster does not answer: what a connection by hand finds, else that it is slow."""
     try:
         advertised = check_connection(connection)
-    except (Misconfigured, Retryable) as found:
+    except (Refused, Retryable) as found:
         return found
     try:
         check_addresses(connection, advertised)
-    except (Misconfigured, Retryable) as found:
+    except (Refused, Retryable) as found:
         names = ", ".join(f"{host}:{port}" for host, port in advertised)
-        return type(found)(
+        kind = Refused if isinstance(found, Refused) else Retryable
+        return kind(
             f"Kafka answers at {connection.brokers} and tells its clients to go on at {names} (the brokers' "
             f"advertised.listeners), where they are not reached from here: {found}"
         )
@@ -77,17 +78,17 @@ def unreachable(connection: KafkaConnection, error: Exception) -> RaygamError:
     )
 
 
-def no_topic(connection: KafkaConnection, topic: str) -> Misconfigured:
+def no_topic(connection: KafkaConnection, topic: str) -> Refused:
     """The topic is missing."""
-    return Misconfigured(
+    return Refused(
         f"there is no topic {topic} at {connection.brokers}; make it with "
         f"`raygam topics create {topic} --partitions N`, or check its name (kafka_topic)"
     )
 
 
-def no_right(connection: KafkaConnection, topic: str, to_do: str) -> Misconfigured:
+def no_right(connection: KafkaConnection, topic: str, to_do: str) -> Refused:
     """The user may not use the topic."""
-    return Misconfigured(
+    return Refused(
         f"{who(connection)} has no right to {to_do} topic {topic} at {connection.brokers}, or it does not exist. Grant "
         f"it: kafka-acls --add --allow-principal {principal(connection)} --topic {topic} "
         "--operation Read --operation Describe (--operation Write for producers)"

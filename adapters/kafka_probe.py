@@ -10,17 +10,19 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Iterable
 
 from kafka.net.sasl import get_sasl_mechanism
 
-from ..memory.errors import Misconfigured, RaygamError, Retryable
+from ..memory.errors import RaygamError, Refused, Retryable
 from .kafka_connection import KafkaConnection
 
 _METADATA, _SASL_HANDSHAKE, _API_VERSIONS, _SASL_AUTHENTICATE = 3, 17, 18, 36
 _UNSUPPORTED_MECHANISM, _ILLEGAL_SASL_STATE = 33, 34
 _HOSTNAME_MISMATCH, _ADDRESS_MISMATCH, _EXPIRED = 62, 64, 10
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024
+_AGAIN_SECONDS = 0.3
 
 
 Addresses = tuple[tuple[str, int], ...]
@@ -37,7 +39,7 @@ def check_connection(connection: KafkaConnection, timeout_seconds: float = 3.0) 
         Where the cluster tells its clients to find its brokers (their `advertised.listeners`).
 
     Raises:
-        Misconfigured: a broker answers, but not to these settings; the message names the one to change.
+        Refused: a broker answers, but not to these settings; the message names the one to change.
         Retryable: no broker answers.
     """
     return check_addresses(connection, connection.addresses, timeout_seconds)
@@ -50,16 +52,28 @@ def check_addresses(
     context = connection.tls_context() if connection.tls else None
     failures: list[RaygamError] = []
     for host, port in addresses:
+        probe = _Probe(connection, host, port, context, timeout_seconds)
         try:
-            return _Probe(connection, host, port, context, timeout_seconds).run()
-        except (Misconfigured, Retryable) as error:
+            return probe.run()
+        except _ClosedEarly:
+            time.sleep(_AGAIN_SECONDS)  # a broker that was just ending is gone by then
+        except (Refused, Retryable) as error:
             failures.append(error)
-    worst = next((error for error in failures if isinstance(error, Misconfigured)), None)
+            continue
+        try:
+            return probe.run()
+        except (Refused, Retryable) as error:
+            failures.append(error)
+    worst = next((error for error in failures if isinstance(error, Refused)), None)
     raise worst or Retryable("; ".join(map(str, failures)))
 
 
 class _Closed(Exception):
     """The broker ended the connection."""
+
+
+class _ClosedEarly(Refused):
+    """It ended the connection without a word, which says little of why."""
 
 
 class _Probe:
@@ -100,28 +114,28 @@ class _Probe:
         except (ssl.SSLError, OSError) as error:
             if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
                 raise self._own_certificate_refused(error) from None
-            raise Misconfigured(
+            raise _ClosedEarly(
                 f"{self._name} does not answer to TLS ({_reason(error)}): it is a port without TLS, or no Kafka broker. "
                 f"Set kafka_security to {self._connection.security.replace('SSL', 'PLAINTEXT')}, "
                 "or name the port with TLS in kafka_brokers"
             ) from None
 
-    def _certificate_refused(self, error: ssl.SSLCertVerificationError) -> Misconfigured:
+    def _certificate_refused(self, error: ssl.SSLCertVerificationError) -> Refused:
         if error.verify_code in (_HOSTNAME_MISMATCH, _ADDRESS_MISMATCH):
-            return Misconfigured(
+            return Refused(
                 f"the certificate of {self._name} is for another name ({error.verify_message}). Name the broker in "
                 "kafka_brokers as its certificate does, or set kafka_check_hostname to false if you know who answers"
             )
         if error.verify_code == _EXPIRED:
-            return Misconfigured(f"the certificate of {self._name} has expired; the broker needs a new one")
+            return Refused(f"the certificate of {self._name} has expired; the broker needs a new one")
         trusted = self._connection.ca_file or "the system's authorities"
-        return Misconfigured(
+        return Refused(
             f"the certificate of {self._name} is signed by nobody who is trusted here ({error.verify_message}; trusted: "
             f"{trusted}). Set kafka_ca_file to the certificate of the authority that signed it"
         )
 
-    def _own_certificate_refused(self, error: ssl.SSLError) -> Misconfigured:
-        return Misconfigured(
+    def _own_certificate_refused(self, error: ssl.SSLError) -> Refused:
+        return Refused(
             f"{self._name} refuses our side of TLS ({_reason(error)}): it asks for a client certificate that it trusts. "
             "Set kafka_certificate_file and kafka_key_file, signed by an authority of the broker's"
         )
@@ -143,7 +157,7 @@ class _Probe:
         except TimeoutError:
             raise Retryable(f"{self._name} does not answer within {self._timeout} s") from None
         except (_Closed, OSError):
-            raise Misconfigured(
+            raise _ClosedEarly(
                 f"{self._name} closes the connection of a client that does not say who it is: the port asks for user "
                 f"and password. Set kafka_security to SASL_{'SSL' if self._connection.tls else 'PLAINTEXT'}, "
                 "kafka_user and kafka_password"
@@ -152,7 +166,7 @@ class _Probe:
     def _closed_at_once(self) -> RaygamError:
         if self._connection.tls:
             return Retryable(f"{self._name} closed the connection; is it a Kafka broker, and is it starting?")
-        return Misconfigured(
+        return _ClosedEarly(
             f"{self._name} closes the connection of a client without TLS: it is a port with TLS, or no Kafka broker. "
             f"Set kafka_security to {self._connection.security.replace('PLAINTEXT', 'SSL')}, or name the port without "
             "TLS in kafka_brokers"
@@ -164,12 +178,12 @@ class _Probe:
         answer = self._asked(opened, _SASL_HANDSHAKE, 1, _text(name))
         (code,) = struct.unpack_from(">h", answer)
         if code == _ILLEGAL_SASL_STATE:
-            raise Misconfigured(
+            raise Refused(
                 f"{self._name} asks for no user and password; set kafka_security to "
                 f"{connection.security.removeprefix('SASL_')} and leave kafka_user and kafka_password out"
             )
         if code == _UNSUPPORTED_MECHANISM:
-            raise Misconfigured(
+            raise Refused(
                 f"{self._name} does not offer the mechanism {name}; it offers {', '.join(_texts(answer, 2)) or 'none'}. "
                 "Set kafka_mechanism to one of them"
             )
@@ -196,8 +210,8 @@ class _Probe:
             except (ValueError, KeyError):  # a broker that does not know the password cannot sign for it
                 raise self._refused("its proof of knowing the password is wrong") from None
 
-    def _refused(self, said: str) -> Misconfigured:
-        return Misconfigured(
+    def _refused(self, said: str) -> Refused:
+        return Refused(
             f"{self._name} refuses the user {self._connection.user!r} or the password ({self._connection.mechanism}"
             f"{': ' + said if said else ''}). Check kafka_user, kafka_password (or kafka_password_file) and "
             "kafka_mechanism: a broker keeps users per mechanism"

@@ -7,7 +7,8 @@
     ├── LeaseLost        the task is no longer this worker's; drop the proposal
     ├── Rejected         the input is wrong; it will be wrong again
     ├── Misconfigured    the settings or the state directory need a person
-    │   └── StateLocked  another engine holds the state directory
+    │   ├── StateLocked  another engine holds the state directory
+    │   └── Refused      a server does not take us by these settings; it may by and by
     └── Stale            the read is behind the position that was asked for
 
 Every message says what happened, where, and what to do.
@@ -46,6 +47,14 @@ class Misconfigured(RaygamError):
 
 class StateLocked(Misconfigured):
     """Another engine is writing to this state directory."""
+
+
+class Refused(Misconfigured):
+    """A server answers, and not to these settings: address, password, right, a name that it does not know.
+
+    Who uses settings for the first time tells a person and stops. Who was served by them before waits: a
+    server that is ending or starting may look the same.
+    """
 
 
 class Stale(RaygamError):

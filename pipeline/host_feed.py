@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..memory.errors import Fenced, Misconfigured, NotOwner, RaygamError, Retryable
+from ..memory.errors import Fenced, Misconfigured, NotOwner, RaygamError, Refused, Retryable
 from .batches import TurnBatch
 from .feed import Ahead
 from .jobs import FeedStatus, Job
@@ -78,7 +78,7 @@ class Feed(threading.Thread, ABC):
             try:
                 self._read_to_the_end()
                 break
-            except Retryable as error:
+            except (Retryable, Refused) as error:  # whoever gave the job was served by the same settings
                 failures = 1 if self._status.offset > before else failures + 1
                 self._note(obstacle=str(error))
                 log.warning("reading waits", extra={"partitions": list(self.partitions), "error": str(error)})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +25,9 @@ from raygam.memory.writes import UserRow
 
 REQUIRED = frozenset(filter(None, os.environ.get("RAYGAM_TEST_REQUIRE", "").split(",")))
 """Components whose absence fails the run instead of skipping tests: models, …"""
+
+
+_numbers = itertools.count()
 
 
 def need(component: str, present: bool, reason: str) -> None:
@@ -51,6 +56,32 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker | Gi
         )
         assert broker is not None
         yield broker
+
+
+@pytest.fixture(scope="session")
+def admin(kafka: KafkaBroker | GivenBroker) -> Iterator[Any]:
+    """The client of whoever runs the cluster."""
+    from kafka import KafkaAdminClient
+
+    client = KafkaAdminClient(bootstrap_servers=kafka.address, reconnect_backoff_max_ms=500)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def make_topic(admin: Any) -> Iterator[Callable[..., str]]:
+    """Makes topics; they go with the test."""
+    made: list[str] = []
+
+    def make(partitions: int = 1, name: str | None = None, **configs: str) -> str:
+        name = name or f"dialogue-{next(_numbers)}-{time.time_ns()}"
+        admin.create_topics({name: {"num_partitions": partitions, "configs": configs}}, wait_for_metadata=True)
+        made.append(name)
+        return name
+
+    yield make
+    for name in set(made):
+        admin.delete_topics([name], raise_errors=False)
 
 
 @pytest.fixture(scope="session")

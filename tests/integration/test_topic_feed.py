@@ -15,7 +15,7 @@ import pytest
 from raygam.adapters.faiss_index import FaissFlatIndex
 from raygam.adapters.sqlite_store import SqliteStore
 from raygam.adapters.stub_embedder import StubEmbedder
-from raygam.memory.errors import Misconfigured, NotOwner, Retryable
+from raygam.memory.errors import Misconfigured, NotOwner, Refused, Retryable
 from raygam.memory.identity import partition_of, record_key
 from raygam.memory.model import User
 from raygam.memory.writes import SourcePosition, StateFacts
@@ -247,7 +247,7 @@ def test_it_waits_for_capacity_and_pauses(make_host: Hosts) -> None:
 def test_an_obstacle_is_got_over_and_an_error_ends_it(make_host: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_feed, "_RETRY_SECONDS", (0.0,))
     host = make_host()
-    make_host.log.failures += [Retryable("no broker answers"), Retryable("no broker answers")]
+    make_host.log.failures += [Retryable("no broker answers"), Refused("a broker that is starting knows no topic")]
     host.open([0], job())
     wait_for(lambda: positions([host])[0] == make_host.log.ends()[0])
     make_host.log.failures.append(Misconfigured("the topic was made anew"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -12,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from benchmarks.kafka_broker import GivenBroker, KafkaBroker
 from raygam.adapters.kafka_connection import KafkaConnection
 from raygam.adapters.kafka_source import KafkaReader, PartitionRecords
 from raygam.memory.errors import Retryable
 
-_numbers = itertools.count()
 DEADLINE_SECONDS = 30.0
 
 Collect = Callable[..., dict[int, list[PartitionRecords]]]
@@ -56,30 +54,6 @@ def killable(kafka: KafkaBroker | GivenBroker) -> Iterator[KafkaBroker]:
 def connection(kafka: KafkaBroker | GivenBroker) -> KafkaConnection:
     """To the session's broker, without security."""
     return KafkaConnection(kafka.address)
-
-
-@pytest.fixture(scope="session")
-def admin(kafka: KafkaBroker | GivenBroker) -> Iterator[Any]:
-    """The client of whoever runs the cluster."""
-    client = KafkaAdminClient(bootstrap_servers=kafka.address, reconnect_backoff_max_ms=500)
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def make_topic(admin: Any) -> Iterator[Callable[..., str]]:
-    """Makes topics; they go with the test."""
-    made: list[str] = []
-
-    def make(partitions: int = 1, name: str | None = None, **configs: str) -> str:
-        name = name or f"dialogue-{next(_numbers)}-{time.time_ns()}"
-        admin.create_topics({name: {"num_partitions": partitions, "configs": configs}}, wait_for_metadata=True)
-        made.append(name)
-        return name
-
-    yield make
-    for name in set(made):
-        admin.delete_topics([name], raise_errors=False)
 
 
 @pytest.fixture
