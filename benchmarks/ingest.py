@@ -3,11 +3,12 @@
     python -m benchmarks.ingest --turns 200000 --users 1000 --embedder stub --json OUT
     python -m benchmarks.ingest --turns 5000 --embedder minilm --json OUT
     python -m benchmarks.ingest --ray --shards 1,2 --json OUT
+    python -m benchmarks.ingest --kafka auto --embedder minilm --turns 5000 --json OUT
 
 The fast path (file → decode → batches → embed → shard → SQLite, synchronous=FULL) runs
 without workers; then the slow path drains what it left. In the same run stand a bare
 `executemany` of the same rows (`share_of_insert`) and the bare embedder on the same
-texts (`share_of_embedder`).
+texts (`share_of_embedder`). With `--kafka` a topic takes the file's place: see `ingest_kafka.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import psutil
 import typer
 from rich.console import Console
@@ -44,10 +46,18 @@ _WORDS = (
 ).split()
 
 
-def write_dialogue(path: Path, turns: int, users: int, seed: int) -> None:
-    """Write turns of users whose sessions of some twenty turns interleave in time."""
+def write_dialogue(path: Path, turns: int, users: int, seed: int, first: int = 0) -> None:
+    """Write turns of users whose sessions of some twenty turns interleave in time.
+
+    Args:
+        path: where.
+        turns: how many.
+        users: of so many.
+        seed: of what is said, and by whom.
+        first: the number of the first message; what begins later is said later.
+    """
     chance = random.Random(seed)
-    clock_ms = 1_735_689_600_000
+    clock_ms = 1_735_689_600_000 + (86_400_000 * 400 if first else 0)
     with path.open("w", encoding="utf-8") as file:
         per_user = [0] * users
         for number in range(turns):
@@ -58,9 +68,9 @@ def write_dialogue(path: Path, turns: int, users: int, seed: int) -> None:
             session = spoken // 20
             time_ms = clock_ms + (session * 86_400 + spoken % 20 * 20) * 1000 + user
             record = {
-                "message_id": f"m{number}",
+                "message_id": f"m{first + number}",
                 "user_id": f"user-{user}",
-                "session_id": f"s{session}",
+                "session_id": f"s{first}-{session}" if first else f"s{session}",
                 "speaker": "Ana" if spoken % 2 == 0 else "assistant",
                 "role": "user" if spoken % 2 == 0 else "assistant",
                 "text": " ".join(chance.choices(_WORDS, k=chance.randint(6, 24))) + ".",
@@ -180,6 +190,67 @@ def measure_on_ray(
             results.add("cpu_microseconds_per_turn", spent, "us", **params, **where)
 
 
+def measure_on_kafka(
+    results: Results,
+    address: str,
+    source: Path,
+    later: Path,
+    settings: Settings,
+    params: dict[str, Any],
+    repeats: int,
+    lag_seconds: float,
+) -> None:
+    """Take a topic with fresh states, between runs of the bare embedder; then watch its lag at half the rate.
+
+    Args:
+        results: where figures go.
+        address: of brokers, or `auto`.
+        source: what the topic is filled with.
+        later: dialogue that comes after it.
+        settings: the settings.
+        params: of every figure.
+        repeats: runs.
+        lag_seconds: how long records come at half the rate.
+    """
+    from benchmarks import ingest_kafka as topic
+
+    turns, embedder = params["turns"], params["embedder"]
+    with topic.broker(address) as brokers, tempfile.TemporaryDirectory(prefix="raygam-ingest-kafka-") as folder:
+        settings = settings.model_copy(
+            update={"kafka_brokers": brokers, "kafka_topic": f"raygam-ingest-{time.time_ns()}", "partitions": 8}
+        )
+        topic.fill(source, settings)
+        chunk = settings.poll_records_for(embedder)
+        consumer, embedding, streaming = [], [bare_embedding(source, settings, chunk)], []
+        for repeat in range(repeats):
+            consumer.append(topic.bare_consumer(settings, turns))
+            streaming.append(topic.stream_topic(settings, Path(folder) / f"state-{repeat}", turns))
+            embedding.append(bare_embedding(source, settings, chunk))
+            console.print(
+                f"topic, run {repeat + 1}: {turns / streaming[-1]:,.0f} turns/s, bare embedder "
+                f"{turns / embedding[-1]:,.0f}/s, bare consumer {turns / consumer[-1]:,.0f}/s"
+            )
+        shares = [
+            (before + after) / 2 / spent
+            for before, spent, after in zip(embedding[:-1], streaming, embedding[1:], strict=True)
+        ]
+        rate = turns / statistics.median(streaming)
+        lag = topic.lag_at(settings, Path(folder) / "state-0", later, rate / 2, lag_seconds)
+    where = params | {"source": "kafka", "path": "fast"}
+    for metric, values, unit in (
+        ("turns_per_second", [turns / spent for spent in streaming], "turns/s"),
+        ("share_of_embedder", shares, "fraction"),
+        ("embedder_texts_per_second", [turns / spent for spent in embedding], "texts/s"),
+        ("consumer_records_per_second", [turns / spent for spent in consumer], "records/s"),
+    ):
+        median, around = topic.spread(values)
+        results.add(metric, median, unit, **where, **around)
+    sent = {"records": len(lag.seconds), "rate": round(lag.rate, 1), "searched": lag.searched, "found": lag.found}
+    for name, share in (("p50", 50), ("p99", 99), ("max", 100)):
+        value = float(np.percentile(lag.seconds, share))
+        results.add(f"searchable_lag_seconds_{name}", value, "s", **params, source="kafka", workers=1, **sent)
+
+
 @app.command()
 def main(
     turns: Annotated[int, typer.Option(min=1)] = 200_000,
@@ -189,12 +260,16 @@ def main(
     cores: Annotated[int | None, typer.Option(min=1, help="Cores to run on; default 1, with --ray all.")] = None,
     on_ray: Annotated[bool, typer.Option("--ray", help="Measure the engine on Ray too.")] = False,
     shards: Annotated[str, typer.Option(help="With --ray: numbers of shards, the last is the headline.")] = "1,2",
+    kafka: Annotated[
+        str | None, typer.Option("--kafka", help="Take a topic instead: host:port of brokers, or auto to start one.")
+    ] = None,
+    lag_seconds: Annotated[float, typer.Option(min=1, help="With --kafka: time at half the rate.")] = 30.0,
     seed: int = 7,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the results here; - is stdout.")] = None,
 ) -> None:
     """Measure the ingest path; ratios come from the same run."""
     available = sorted(os.sched_getaffinity(0))
-    cores = min(cores or (len(available) if on_ray else 1), len(available))
+    cores = min(cores or (len(available) if on_ray or kafka else 1), len(available))
     os.sched_setaffinity(0, available[:cores])
     runtime.tune_collector()  # as `raygam run` does
     if on_ray and embedder != "stub":
@@ -210,6 +285,12 @@ def main(
     with tempfile.TemporaryDirectory(prefix="raygam-ingest-") as folder:
         source = Path(folder) / "dialogue.jsonl"
         write_dialogue(source, turns, users, seed)
+        if kafka is not None:
+            later = Path(folder) / "later.jsonl"
+            write_dialogue(later, max(turns, 200_000), users, seed + 1, first=turns)
+            measure_on_kafka(results, kafka, source, later, settings, params, repeats, lag_seconds)
+            finish(results, params, json_out)
+            return
         chunk_lines = max(1, settings.chunk_for(embedder) * turns // source.stat().st_size)
         if embedder != "stub":
             stream(source, Path(folder) / "warm", settings)  # loads the model outside the measurement
@@ -242,6 +323,11 @@ def main(
             )
             counts = [int(count) for count in shards.split(",")]
             measure_on_ray(results, source, settings, params, counts, repeats, bare)
+    finish(results, params, json_out)
+
+
+def finish(results: Results, params: dict[str, Any], json_out: Path | None) -> None:
+    """Add this process' memory, show and write."""
     results.add("peak_memory_bytes", psutil.Process().memory_full_info().pss, "bytes", **params)
     results.show()
     results.write(json_out)

@@ -1,0 +1,222 @@
+"""The part of `benchmarks.ingest` that reads a topic: from Kafka to durable and searchable.
+
+The topic is taken by the engine of one process, without workers (the fast path), into a fresh
+state each run. In the same run stand the bare embedder on the same texts, before and after, and
+the bare `KafkaConsumer` on the same topic. Then, with a worker, records come at half of the
+rate that was reached, and each is watched until it is searchable.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from kafka import KafkaConsumer, TopicPartition
+from rich.console import Console
+
+from benchmarks.kafka_broker import broker_at_hand
+from raygam.memory.errors import Misconfigured
+from raygam.memory.model import User
+from raygam.pipeline import follow, kafka_runtime, runtime
+from raygam.pipeline.config import Settings
+from raygam.pipeline.jobs import TopicJob
+from raygam.pipeline.local import LocalEngine
+from raygam.pipeline.produce import produce
+from raygam.pipeline.routing import Routing
+
+console = Console(stderr=True)
+_LOOK_SECONDS = 0.005
+_SEARCHED = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How long records took from being sent to being searchable.
+
+    Attributes:
+        seconds: of each record, `(records,)`.
+        rate: records a second that were sent.
+        searched: records that were asked for as soon as they counted as searchable.
+        found: those of them that were the best memory of their own text.
+    """
+
+    seconds: np.ndarray
+    rate: float
+    searched: int
+    found: int
+
+
+@contextmanager
+def broker(address: str) -> Iterator[str]:
+    """The broker at an address, or with `auto` one of our own; gives its address."""
+    if address != "auto":
+        yield address
+        return
+    with tempfile.TemporaryDirectory(prefix="raygam-kafka-") as folder, broker_at_hand(Path(folder)) as found:
+        if found is None:
+            raise Misconfigured("there is no Kafka to start: set KAFKA_HOME to an unpacked release (and have Java)")
+        yield found.address
+
+
+def fill(source: Path, settings: Settings) -> None:
+    """Make the topic, and send the file into it."""
+    with kafka_runtime.open_cluster(settings) as cluster:
+        cluster.create(settings.kafka_topic, settings.partitions, 1)
+    producer = kafka_runtime.open_producer(settings)
+    try:
+        routing = Routing(settings.partitions, settings.partitioner)
+        produce(runtime.open_source(source), producer, routing, max_record_bytes=settings.max_record_bytes)
+    finally:
+        producer.close()
+
+
+def bare_consumer(settings: Settings, turns: int) -> float:
+    """Read the whole topic with the bare client; return seconds from the first poll."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=settings.kafka_brokers,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        fetch_max_bytes=16 * 1024 * 1024,
+    )
+    try:
+        consumer.assign([TopicPartition(settings.kafka_topic, at) for at in range(settings.partitions)])
+        found, started = 0, time.perf_counter()
+        while found < turns:
+            found += sum(map(len, consumer.poll(200, max_records=4096).values()))
+        return time.perf_counter() - started
+    finally:
+        consumer.close()
+
+
+def stream_topic(settings: Settings, state: Path, turns: int) -> float:
+    """Take the whole topic into a fresh state without workers; return seconds until all is durable and searchable."""
+    engine = runtime.open_local(state, settings, workers=0)
+    try:
+        engine.host.read(_job(engine, settings))
+        started = time.perf_counter()
+        while (accepted := _accepted(engine)) < turns:
+            time.sleep(_LOOK_SECONDS)
+        seconds = time.perf_counter() - started
+        assert accepted == turns, f"{accepted} of {turns} turns were accepted"
+        return seconds
+    finally:
+        engine.close()
+
+
+def lag_at(settings: Settings, state: Path, source: Path, rate: float, seconds: float) -> Lag:
+    """Send records at a rate while the engine follows with a worker, and watch until each is searchable.
+
+    Args:
+        settings: the topic, which the state has taken already.
+        state: where the engine went through it.
+        source: dialogue whose message ids are new.
+        rate: records a second.
+        seconds: for so long.
+    """
+    engine = runtime.open_local(state, settings, workers=1)
+    try:
+        engine.host.read(_job(engine, settings))
+        _wait(lambda: bool(engine.host.status().feeds[0].lag) and not _open_tasks(engine))
+        return _Paced(engine, settings, source, rate, seconds).run()
+    finally:
+        engine.close()
+
+
+class _Paced:
+    """Records sent one by one on their time, and a look every five milliseconds at how far each partition is."""
+
+    def __init__(self, engine: LocalEngine, settings: Settings, source: Path, rate: float, seconds: float) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._rate = rate
+        with source.open("rb") as file:
+            self._lines = [line for line, _ in zip(file, range(int(rate * seconds)), strict=False)]
+        self._source_id = next(iter(engine.host.status().feeds)).job.source_id
+        self._sent: dict[int, list[tuple[float, bytes]]] = {at: [] for at in range(settings.partitions)}
+        self._base = {at: self._position(at) for at in self._sent}
+        self._seen = dict.fromkeys(self._sent, 0)
+
+    def run(self) -> Lag:
+        sender = threading.Thread(target=self._send)
+        sender.start()
+        lags: list[float] = []
+        next_search = time.perf_counter()
+        answers: list[Future[bool]] = []
+        pool = ThreadPoolExecutor(1)
+        while sender.is_alive() or sum(self._seen.values()) < len(self._lines):
+            now = time.perf_counter()
+            latest = b""
+            for at, sent in self._sent.items():
+                upto = min(self._position(at) - self._base[at], len(sent))
+                for sent_at, line in sent[self._seen[at] : upto]:
+                    lags.append(now - sent_at)
+                    latest = line
+                self._seen[at] = upto
+            if latest and now >= next_search and len(answers) < _SEARCHED:
+                answers.append(pool.submit(self._is_found, latest))
+                next_search = now + 1.0
+            time.sleep(_LOOK_SECONDS)
+        pool.shutdown()
+        return Lag(np.asarray(lags), self._rate, len(answers), sum(answer.result() for answer in answers))
+
+    def _send(self) -> None:
+        producer = kafka_runtime.open_producer(self._settings)
+        routing = Routing(self._settings.partitions, self._settings.partitioner)
+        try:
+            started = time.perf_counter()
+            for number, line in enumerate(self._lines):
+                time.sleep(max(0.0, started + number / self._rate - time.perf_counter()))
+                key, partition = routing.of_record(line)
+                self._sent[partition].append((time.perf_counter(), line))
+                producer.send(partition, key, line.rstrip())
+            producer.flush()
+        finally:
+            producer.close()
+
+    def _position(self, partition: int) -> int:
+        held = self._engine.host.shard(partition).positions().get(self._source_id)
+        return held.next_offset if held else 0
+
+    def _is_found(self, line: bytes) -> bool:
+        turn = json.loads(line)
+        user = User("default", turn["user_id"])
+        partition = self._engine.host.intake.partition_of(user)
+        answer = self._engine.host.search(partition, user, turn["text"], None, {"k": 1, "mode": "flat"})
+        return bool(answer["memories"]) and answer["memories"][0]["message_id"] == turn["message_id"]
+
+
+def spread(values: list[float]) -> tuple[float, dict[str, float]]:
+    """The median, and what lies around it."""
+    return statistics.median(values), {"min": round(min(values), 4), "max": round(max(values), 4), "runs": len(values)}
+
+
+def _job(engine: LocalEngine, settings: Settings) -> TopicJob:
+    return follow.job_for(settings, engine.facts.partitions, engine.facts.embedder, {}, to_the_end=False)
+
+
+def _accepted(engine: LocalEngine) -> int:
+    feeds = engine.host.status().feeds
+    for feed in feeds:
+        assert not feed.failure, feed.failure
+    return sum(feed.accepted for feed in feeds)
+
+
+def _open_tasks(engine: LocalEngine) -> int:
+    return sum(held.open_tasks for held in engine.host.status().partitions.values())
+
+
+def _wait(met: Callable[[], bool], seconds: float = 600.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.05)
