@@ -183,9 +183,16 @@ def dead_letters(
 
 
 @app.command()
-def partitions(state: State, as_json: Json = False) -> None:
-    """Show every partition: epoch, who opened it last, source positions, users, tasks."""
-    found = cli_partitions.partitions(state)
+def partitions(
+    state: State,
+    kafka: Annotated[
+        str | None, typer.Option("--kafka", help="Compare with a topic: host:port of brokers; default: kafka_brokers.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="The topic; default: kafka_topic.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show every partition: epoch, who opened it last, source positions, users, tasks; with Kafka also its lag."""
+    found = cli_partitions.partitions(state, read_settings(kafka_brokers=kafka, kafka_topic=topic))
     if as_json:
         display.print_json(found)
     else:

@@ -8,10 +8,14 @@ from typing import Any
 from rich.table import Table
 
 from . import runtime
+from .config import Settings
 
 
-def partitions(state: Path) -> dict[str, Any]:
-    """Epoch, owner, positions, users and tasks of every partition; reads beside whoever writes."""
+def partitions(state: Path, settings: Settings) -> dict[str, Any]:
+    """Epoch, owner, positions, users and tasks of every partition; reads beside whoever writes.
+
+    Where the settings name Kafka, also what each partition of the topic holds, and how far behind it is taken.
+    """
     store = runtime.open_store(state)
     try:
         found = []
@@ -33,16 +37,43 @@ def partitions(state: Path) -> dict[str, Any]:
                     },
                 }
             )
-        return {"state": str(state), "partitioner": store.facts.partitioner, "partitions": found}
     finally:
         store.close()
+    document = {"state": str(state), "partitioner": store.facts.partitioner, "partitions": found}
+    return document if settings.kafka_brokers is None else document | {"topic": _compared(found, settings)}
+
+
+def _compared(found: list[dict[str, Any]], settings: Settings) -> dict[str, Any]:
+    """Add the topic's offsets to each partition; return what the topic is."""
+    from . import kafka_runtime  # the client takes half a second to load
+
+    with kafka_runtime.open_cluster(settings) as cluster:
+        facts = cluster.topic(settings.kafka_topic)
+        ranges = cluster.ranges(facts)
+    for one in found:
+        at = one["partition"]
+        if at >= len(ranges):
+            continue
+        taken = one["positions"].get(facts.source_id, {}).get("next_offset")
+        begins, ends = ranges[at].beginning, ranges[at].end
+        one["kafka"] = {
+            "beginning": begins,
+            "end": ends,
+            "offset": taken,
+            "lag": max(0, ends - (begins if taken is None else taken)),
+        }
+    return {"name": facts.name, "source": facts.source_id, "partitions": facts.partitions}
 
 
 def partitions_table(document: dict[str, Any]) -> Table:
     """One row a partition."""
     table = Table(title=f"{len(document['partitions'])} partitions, placed by {document['partitioner']}")
+    topic = document.get("topic")
     for name in ("partition", "epoch", "users", "turns", "open tasks", "parked", "dead letters"):
         table.add_column(name, justify="right")
+    if topic:
+        table.add_column("topic ends at", justify="right")
+        table.add_column("lag", justify="right")
     table.add_column("sources")
     table.add_column("last opened by")
     for one in document["partitions"]:
@@ -51,5 +82,7 @@ def partitions_table(document: dict[str, Any]) -> Table:
             one[name]
             for name in ("partition", "epoch", "users", "events", "open_tasks", "parked_tasks", "dead_letters")
         ]
-        table.add_row(*(f"{number:,}" for number in numbers), "\n".join(sources), one["opened_by"])
+        held = one.get("kafka")
+        lag = [f"{held['end']:,}", f"{held['lag']:,}"] if held else ["–", "–"] if topic else []
+        table.add_row(*(f"{number:,}" for number in numbers), *lag, "\n".join(sources), one["opened_by"])
     return table
