@@ -1,8 +1,9 @@
 """How long a killed shard's users wait, and whether anybody else does.
 
     python -m benchmarks.recovery --users 1000 --kills 5 --json OUT
+    python -m benchmarks.recovery --kafka auto --json OUT
 
-Two shards stream; queries go to users of all partitions all the time. Again and again
+Two shards stream, a file or a topic; queries go to users of all partitions all the time. Again and again
 one shard is killed: `recovery_seconds` is how long each of its partitions gave no
 answer, `gap_seconds` the longest time without an answer of the other's meanwhile.
 """
@@ -17,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +30,7 @@ from benchmarks.ingest import write_dialogue
 from benchmarks.ingest_ray import ray_running
 from benchmarks.results import Results
 from raygam.actors.cluster import Cluster
-from raygam.actors.driving import run_file
+from raygam.actors.driving import run_file, run_topic
 from raygam.memory import identity
 from raygam.memory.errors import Retryable
 from raygam.memory.model import User
@@ -156,6 +157,9 @@ def main(
     turns: Annotated[int, typer.Option(min=1, help="Turns that stream meanwhile.")] = 200_000,
     kills: Annotated[int, typer.Option(min=1)] = 5,
     embedder: Annotated[str, typer.Option(help="stub or minilm")] = "stub",
+    kafka: Annotated[
+        str | None, typer.Option("--kafka", help="Stream a topic: host:port of brokers, or auto to start one.")
+    ] = None,
     seed: int = 7,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the results here; - is stdout.")] = None,
 ) -> None:
@@ -163,13 +167,30 @@ def main(
     results = Results("recovery", seed)
     seconds: list[float] = []
     gaps: list[float] = []
-    with tempfile.TemporaryDirectory(prefix="raygam-recovery-") as folder, ray_running():
-        source = Path(folder) / "dialogue.jsonl"
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raygam-recovery-")))
+        settings = read_settings(embedder=embedder, chunk_bytes=64 * 1024, kafka_poll_records=256)
+        source = folder / "dialogue.jsonl"
         write_dialogue(source, turns, users, seed)
-        settings = read_settings(embedder=embedder, chunk_bytes=64 * 1024)
-        cluster = Cluster.open(Path(folder) / "state", settings, shards=2, workers=1)
         stopping = threading.Event()
-        stream = threading.Thread(target=run_file, args=(cluster, source), kwargs={"stop": stopping.is_set})
+        stream = threading.Thread(
+            target=lambda: (
+                run_file(cluster, source, stop=stopping.is_set)
+                if kafka is None
+                else run_topic(cluster, settings, to_the_end=True, stop=stopping.is_set)
+            )
+        )
+        if kafka is not None:
+            from benchmarks import ingest_kafka as topic
+
+            where = {
+                "kafka_brokers": stack.enter_context(topic.broker(kafka)),
+                "kafka_topic": f"raygam-{time.time_ns()}",
+            }
+            settings = settings.model_copy(update=where)
+            topic.fill(source, settings)
+        stack.enter_context(ray_running())
+        cluster = Cluster.open(folder / "state", settings, shards=2, workers=1)
         try:
             stream.start()
             with probed(cluster, users) as probe:
@@ -188,7 +209,7 @@ def main(
             stopping.set()
             stream.join()
             cluster.close()
-    params = {"users": users, "kills": kills, "embedder": embedder, "shards": 2}
+    params = {"users": users, "kills": kills, "embedder": embedder, "shards": 2, "source": "kafka" if kafka else "file"}
     results.add("recovery_seconds_p50", statistics.median(seconds), "s", **params)
     results.add("recovery_seconds_p99", sorted(seconds)[int(0.99 * (len(seconds) - 1))], "s", **params)
     results.add("gap_seconds_max", max(gaps), "s", of="the other shard's users", **params)
