@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from . import display
+from .jobs import FileJob
 
 app = typer.Typer(help="Look at an engine that runs on Ray, move its partitions, stop it.", no_args_is_help=True)
 
@@ -22,7 +23,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on sta
 def show(state: State, address: Address = "auto", as_json: Json = False) -> None:
     """Show who has which partition, how far reading is, and what stands in its way."""
     with _engine(state, address) as engine:
-        found = asdict(engine.progress())
+        found = _document(engine.progress())
     if as_json:
         display.print_json(found)
         return
@@ -39,7 +40,8 @@ def show(state: State, address: Address = "auto", as_json: Json = False) -> None
         f"tasks: {found['open_tasks']:,} open, {found['parked_tasks']:,} parked",
     ]
     if found["job"]:
-        lines.append(f"reading {found['job']['path']}: {found['offset']:,} of {found['size']:,} bytes")
+        lines.append(f"reading {found['job']['name']}: {found['offset']:,} of {found['size']:,} {found['job']['unit']}")
+    lines += [f"reading has ended: {found['failure']}"] if found["failure"] else []
     lines += [f"waits: {why}" for why in (*found["paused"], *found["obstacles"])]
     if found["replaced"]:
         lines.append(
@@ -72,6 +74,14 @@ def stop(state: State, address: Address = "auto") -> None:
     with _engine(state, address) as engine:
         engine.stop()
     display.note(f"the engine over {state} has stopped")
+
+
+def _document(progress: Any) -> dict[str, Any]:
+    """The progress as plain values; of the job what people need, and no password of a broker."""
+    job = progress.job
+    unit = "bytes" if isinstance(job, FileJob) else "records"
+    told = {"name": job.name, "source": job.source_id, "unit": unit} if job else None
+    return asdict(replace(progress, job=None)) | {"job": told}
 
 
 def _engine(state: Path, address: str) -> Any:

@@ -153,7 +153,8 @@ class Intake:
         """Embed all batches in one call, so that short batches share the model's passes."""
         texts = [texts_to_embed(batch.records) for batch in plain]
         turns = [text for column in texts for text in column if text]
-        return with_vectors(plain, texts, self._embedder.embed(turns))
+        vectors = self._embedder.embed(turns) if turns else np.zeros((0, self._facts.dimension), dtype=np.float32)
+        return with_vectors(plain, texts, vectors)
 
 
 def with_vectors(plain: Sequence[TurnBatch], texts: Sequence[Sequence[str]], vectors: Vectors) -> list[TurnBatch]:

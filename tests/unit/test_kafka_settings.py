@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from raygam.actors.progress import Progress
 from raygam.adapters.kafka_connection import KafkaConnection
 from raygam.memory.errors import Misconfigured
-from raygam.pipeline import kafka_runtime
+from raygam.pipeline import cli_engine, kafka_runtime
 from raygam.pipeline.config import Settings, read_settings
+from raygam.pipeline.jobs import TopicJob
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "kafka.md").read_text(encoding="utf-8")
 SECRET = "hunter2-s3cret"
@@ -133,3 +136,13 @@ def test_what_the_client_sends_is_not_logged(logger: str, caplog: pytest.LogCapt
         logging.getLogger(logger).debug("Send: %r", SECRET)
         logging.getLogger(logger).info("Connected")
     assert [record.getMessage() for record in caplog.records] == ["Connected"]
+
+
+def test_an_engine_shows_what_it_follows_and_no_password() -> None:
+    given = read_settings(
+        kafka_brokers="localhost:9092", kafka_security="SASL_SSL", kafka_user="u", kafka_password="s3cret"
+    )
+    progress = Progress(TopicJob(given.kafka_fields(), "kafka:an-id", 256), 8, offset=7, size=9)
+    shown = cli_engine._document(progress)
+    assert shown["job"] == {"name": "topic dialogue", "source": "kafka:an-id", "unit": "records"}
+    assert "s3cret" not in json.dumps(shown) + repr(progress)
