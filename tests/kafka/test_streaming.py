@@ -19,7 +19,7 @@ from benchmarks.kafka_broker import GivenBroker, KafkaBroker
 from raygam.memory.errors import Misconfigured
 from raygam.memory.identity import partition_of, record_key
 from raygam.memory.model import User
-from raygam.pipeline import cli_kafka, cli_run, cli_stream, follow, runtime
+from raygam.pipeline import cli_kafka, cli_partitions, cli_run, cli_stream, follow, runtime
 from raygam.pipeline.config import Settings, read_settings
 
 State = dict[str, Any]
@@ -97,6 +97,10 @@ def test_a_topic_gives_what_a_file_gives_and_a_second_run_finds_nothing_new(
     assert comparable(state_of(tmp_path / "state")) == comparable(from_file)
     assert (first["finished"], first["lag"], first["interrupted"]) == (True, 0, False)
     assert first["accepted"] == from_file_count(from_file)
+    shown = cli_partitions.partitions(tmp_path / "state", given)
+    assert [one["kafka"]["offset"] for one in shown["partitions"]] == list(first["positions"].values())
+    assert [one["kafka"]["lag"] for one in shown["partitions"]] == [0] * PARTITIONS
+    assert shown["topic"]["source"] == first["source"]
     second = cli_stream.run(tmp_path / "state", given, to_the_end=True, quiet=True)
     assert (second["accepted"], second["duplicates"], second["dead_letters"]) == (0, 0, 0)
     assert second["positions"] == first["positions"]
@@ -256,5 +260,8 @@ def test_a_stream_waits_for_its_workers_and_its_lag_is_told(
         assert engine.host.status().feeds[0].accepted <= stopped.accepted + 4 * 40
     finally:
         engine.close()
-    done = cli_stream.run(tmp_path / "state", settings(kafka, job.settings.kafka_topic), to_the_end=True, quiet=True)
+    given = settings(kafka, job.settings.kafka_topic)
+    behind = cli_partitions.partitions(tmp_path / "state", given)["partitions"]
+    assert sum(one["kafka"]["lag"] for one in behind) > TURNS
+    done = cli_stream.run(tmp_path / "state", given, to_the_end=True, quiet=True)
     assert done["lag"] == 0
