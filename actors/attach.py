@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from ..memory.errors import Misconfigured
+from ..pipeline.location import AnyState, located
 from . import calls
 from .cluster import connect
 from .progress import Progress
@@ -43,8 +43,8 @@ class RunningEngine:
 
 
 @contextmanager
-def attached(state: Path, address: str) -> Iterator[RunningEngine]:
-    """Reach the engine over a state directory on a running Ray cluster.
+def attached(state: AnyState, address: str) -> Iterator[RunningEngine]:
+    """Reach the engine over a state on a running Ray cluster.
 
     Raises:
         Misconfigured: there is no such cluster, or no such engine on it.
@@ -53,12 +53,12 @@ def attached(state: Path, address: str) -> Iterator[RunningEngine]:
 
     connect(address)
     try:
-        directory = state.expanduser().resolve()
+        place = located(state).absolute()
         try:
-            supervisor = ray.get_actor(f"{engine_prefix(directory)}supervisor", namespace=NAMESPACE)
+            supervisor = ray.get_actor(f"{engine_prefix(place)}supervisor", namespace=NAMESPACE)
         except ValueError:
             raise Misconfigured(
-                f"no engine over {directory} runs on the Ray cluster at {address}; `raygam run --ray` or "
+                f"no engine over {place} runs on the Ray cluster at {address}; `raygam run --ray` or "
                 "`raygam serve` starts one"
             ) from None
         yield RunningEngine(supervisor)

@@ -8,21 +8,22 @@ from __future__ import annotations
 import os
 import socket
 import time
-from pathlib import Path
 from typing import Any
 
-from ..adapters.sqlite_store import SqliteStore
 from ..memory.errors import Misconfigured, RaygamError, Retryable
+from ..memory.ports import Store
 from ..pipeline import runtime
 from ..pipeline.batching import BatchingEmbedder
 from ..pipeline.config import Settings
 from ..pipeline.host import ShardHost
 from ..pipeline.intake import Intake
+from ..pipeline.location import AnyState, located
 from ..pipeline.worker import Worker
 from . import calls
 from .embedder_actor import EmbedderActor, RemoteEmbedder
 from .fleet import ActorKind
 from .metrics import RayMetrics
+from .process import placed
 from .routes import Routes
 from .shard_actor import ShardActor
 from .spec import NAMESPACE, ClusterSpec
@@ -35,7 +36,7 @@ def make_host(name: str, spec: ClusterSpec) -> ShardHost:
     runtime.tune_collector()
     settings = spec.settings
     embedder = remote_embedder(spec, Routes(spec.supervisor))
-    store = SqliteStore.join(spec.state, spec.facts, spec.cluster)
+    store = runtime.join_store(spec.state, spec.facts, spec.lock_name)
     try:
         return ShardHost(
             name.partition(":")[0],
@@ -46,7 +47,7 @@ def make_host(name: str, spec: ClusterSpec) -> ShardHost:
             runtime.host_settings(settings),
             lambda: time.time_ns() // 1000,
             runtime.open_source,
-            spec.state,
+            spec.state.directory,
             RayMetrics(),
             lambda job: runtime.open_topic(job, spec.facts),
         )
@@ -99,7 +100,7 @@ class Cluster:
         ours: whether this process started Ray itself.
     """
 
-    def __init__(self, spec: ClusterSpec, store: SqliteStore, *, joined: bool, ours: bool) -> None:
+    def __init__(self, spec: ClusterSpec, store: Store, *, joined: bool, ours: bool) -> None:
         self.spec = spec
         self.joined = joined
         self.routes = Routes(spec.supervisor)
@@ -110,43 +111,43 @@ class Cluster:
     @classmethod
     def open(
         cls,
-        state: Path,
+        state: AnyState,
         settings: Settings,
         *,
         shards: int | None = None,
         workers: int | None = None,
         address: str | None = None,
     ) -> Cluster:
-        """Start an engine over a state directory, or join the one that runs; wait until it is ready.
+        """Start an engine over a state, or join the one that runs; wait until it is ready.
 
         Args:
-            state: the state directory, made if it is missing.
+            state: where it is; made if it is missing.
             settings: the settings; what they leave open is taken from the state.
             shards: shard actors instead of the settings' number.
             workers: worker actors instead of the settings' number.
             address: a running Ray cluster ("auto" finds one here); None starts Ray on this machine.
 
         Raises:
-            StateLocked: an engine of one process has the directory, or another cluster.
+            StateLocked: an engine of one process has the state, or another cluster.
             Misconfigured: the settings contradict the state, or Ray cannot be reached.
-            Retryable: the engine was not ready in time.
+            Retryable: the engine was not ready in time, or the database does not answer.
         """
-        directory = state.expanduser().resolve()
-        facts = runtime.facts_for(directory, settings)
+        place = runtime.for_all_nodes(located(state))
+        facts = runtime.facts_for(place, settings)
         ours = connect(address, settings.ray_metrics_port)
         try:
             context = _ray().get_runtime_context()
             spec = ClusterSpec(
-                directory,
+                place,
                 facts,
                 settings,
                 cluster=context.gcs_address,
-                node=context.get_node_id(),
+                node=context.get_node_id() if place.one_node else "",
                 shards=min(shards or settings.shards, facts.partitions),
                 workers=settings.workers if workers is None else workers,
                 embedders=settings.embedder_replicas,
             )
-            store = SqliteStore.join(directory, facts, spec.cluster)
+            store = runtime.join_store(place, facts, spec.lock_name)
         except BaseException:
             if ours:
                 _ray().shutdown()
@@ -306,8 +307,6 @@ def _check_free(port: int) -> None:
 
 def start_supervisor(spec: ClusterSpec, name: str | None = None) -> Any:
     """Start the engine's supervisor, or find it. Ray starts it again when it dies."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
     remote: Any = _ray().remote(Supervisor)
     options = remote.options(
         name=name or spec.supervisor,
@@ -318,7 +317,7 @@ def start_supervisor(spec: ClusterSpec, name: str | None = None) -> Any:
         max_task_retries=0,
         max_concurrency=32,
         num_cpus=0,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(spec.node, soft=False),
+        scheduling_strategy=placed(spec.node),
     )
     return options.remote(spec, KINDS, RayMetrics)
 

@@ -17,6 +17,7 @@ from ..pipeline import follow, runtime
 from ..pipeline.config import Settings
 from ..pipeline.follow import StreamReport
 from ..pipeline.jobs import FileJob, Job, TopicJob, ended_error
+from ..pipeline.location import StateLocation
 from ..pipeline.run import RunReport, furthest_positions
 from ..pipeline.summary import gained, totals
 from .cluster import Cluster
@@ -147,7 +148,7 @@ def _wait(
 
 
 @contextmanager
-def partition_readers(state: Path) -> Iterator[list[Reader]]:
+def partition_readers(state: StateLocation) -> Iterator[list[Reader]]:
     """Readers of all partitions, beside whoever writes."""
     store = runtime.open_store(state)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from ..memory.errors import Retryable
 from ..memory.ports import Embedder, Vectors
 from ..pipeline.batching import BatchingEmbedder
 from . import calls, logs
+from .process import Process, this_process
 
 _SLICE = 512
 """Texts of one call: enough to hide its cost, few enough to spread and to repeat."""
@@ -30,9 +30,9 @@ class EmbedderActor:
         self._lock = threading.Lock()
         self._make: Callable[[], BatchingEmbedder] = lambda: make(name, *arguments)
 
-    def pid(self) -> int:
+    def process(self) -> Process:
         """The process, to kill it when it does not answer."""
-        return os.getpid()
+        return this_process()
 
     def report(self) -> int:
         """Passes so far."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from . import calls
+from . import calls, process
+from .process import Process
 from .spec import NAMESPACE, ActorName, ClusterSpec
 
 log = logging.getLogger("raygam.supervisor")
@@ -77,8 +75,8 @@ class Fleet:
             max_task_retries=0,
             max_concurrency=kind.concurrency,
             num_cpus=0,
-            # The state directory is on this node's disk; and a replica beside its callers answers sooner.
-            scheduling_strategy=NodeAffinitySchedulingStrategy(self._spec.node, soft=False),
+            # A state directory is on one node's disk. A database is reached from all.
+            scheduling_strategy=process.placed(self._spec.node),
         )
         self._handles[name] = remote.remote(kind.make, f"{name.place}:{name.incarnation}", self._spec)
         log.info("actor started", extra={"name_of": self.full(name)})
@@ -103,12 +101,11 @@ class Fleet:
         called = getattr(self.handle(name), method)
         return called.options(concurrency_group=CONTROL).remote(*arguments)
 
-    def end(self, name: ActorName, pid: int | None) -> None:
-        """End an actor at once, and its process: a stopped one stays when Ray alone is told."""
+    def end(self, name: ActorName, running: Process | None) -> None:
+        """End an actor at once, and its process, if given: a stopped one stays when Ray alone is told."""
         with contextlib.suppress(calls.Dead):
             ray.kill(self.handle(name), no_restart=True)
         self._handles.pop(name, None)
-        if pid is not None and ray.get_runtime_context().get_node_id() == self._spec.node:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        if running is not None:
+            process.kill(running)
         log.info("actor ended", extra={"name_of": self.full(name)})

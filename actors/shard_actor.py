@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from ..pipeline.host_status import HostStatus
 from ..pipeline.jobs import Job
 from ..pipeline.shard import Receipt
 from . import logs
+from .process import Process, this_process
 
 log = logging.getLogger("raygam.shard")
 
@@ -59,9 +59,9 @@ class ShardActor:
         self._made: ShardHost | None = None
         self._make: Callable[[], ShardHost] = lambda: make_host(name, *arguments)
 
-    def pid(self) -> int:
+    def process(self) -> Process:
         """The process, to kill it when it does not answer."""
-        return os.getpid()
+        return this_process()
 
     def open(self, term: int, partitions: Sequence[int], job: Job | None) -> None:
         """Open partitions by a supervisor's command."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..memory.writes import StateFacts
 from ..pipeline.config import Settings
+from ..pipeline.location import StateLocation
 
 NAMESPACE = "raygam"
 
@@ -17,17 +17,17 @@ class ClusterSpec:
     """One engine on a Ray cluster.
 
     Attributes:
-        state: the state directory, absolute.
+        state: where the state is, for any process; the address in it is shown by no `repr`.
         facts: what it was made with.
         settings: the settings, as the driver read them.
-        cluster: the Ray cluster's address: the name under which its processes share the state's lock.
-        node: the id of the node that holds the directory.
+        cluster: the Ray cluster's address.
+        node: the id of the only node that reaches the state; empty if all do.
         shards: shard actors.
         workers: worker actors.
         embedders: embedder replicas.
     """
 
-    state: Path
+    state: StateLocation
     facts: StateFacts
     settings: Settings
     cluster: str
@@ -42,14 +42,22 @@ class ClusterSpec:
         return engine_prefix(self.state)
 
     @property
+    def lock_name(self) -> str:
+        """The name under which the engine's processes share the state's lock.
+
+        A database that is spelt in two ways that cannot be told for one gets no second engine of the same cluster.
+        """
+        return self.cluster if self.state.directory is not None else f"{self.cluster}, as {self.state.identity}"
+
+    @property
     def supervisor(self) -> str:
         """The supervisor's name."""
         return f"{self.prefix}supervisor"
 
 
-def engine_prefix(state: Path) -> str:
+def engine_prefix(state: StateLocation) -> str:
     """How the names of the actors over a state begin."""
-    return f"raygam-{hashlib.sha256(str(state).encode()).hexdigest()[:12]}/"
+    return f"raygam-{hashlib.sha256(state.identity.encode()).hexdigest()[:12]}/"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -102,7 +102,7 @@ class Supervisor:
             [report.status for report in reports],
             obstacles,
             dict(self._replaced),
-            {name.place: one.pid for name, one in list(self._watch.actors.items()) if one.pid},
+            {name.place: one.process.pid for name, one in list(self._watch.actors.items()) if one.process},
             self._ticks,
         )
 
@@ -193,7 +193,7 @@ class Supervisor:
                 watched = self._watch.actors.get(name)
                 # By force only what does not answer: Ray reports a killed process as an accident.
                 silent = watched is not None and (watched.verdict != "well" or watched.pending is not None)
-                self._fleet.end(name, watched.pid if watched and silent else None)
+                self._fleet.end(name, watched.process if watched and silent else None)
 
     def _wait(self, closing: list[tuple[ActorName, Any]]) -> None:
         deadline = time.monotonic() + _COMMAND_SECONDS
@@ -265,7 +265,7 @@ class Supervisor:
             if watched.verdict in ("dead", "stuck") or outdated:
                 cause = "outdated" if outdated else watched.verdict
                 log.warning("replacing", extra={"name_of": self._fleet.full(name), "cause": cause})
-                self._fleet.end(name, watched.pid)
+                self._fleet.end(name, watched.process)
                 self._watch.actors.pop(name, None)
                 if kind == "shard":
                     self._has.pop(name.place, None)

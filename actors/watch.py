@@ -10,6 +10,7 @@ import ray
 
 from . import calls
 from .fleet import Fleet
+from .process import Process
 from .spec import ActorName
 
 Verdict = Literal["well", "starting", "silent", "dead", "stuck"]
@@ -22,7 +23,7 @@ class Watched:
     Attributes:
         started: when it was first asked.
         answered: when it last answered, None before the first time.
-        pid: its process, once it told.
+        process: its process, once it told.
         report: its last report.
         beats: its feeds' counters, and since when they are these.
         verdict: what follows.
@@ -32,12 +33,12 @@ class Watched:
 
     started: float = field(default_factory=time.monotonic)
     answered: float | None = None
-    pid: int | None = None
+    process: Process | None = None
     report: Any = None
     verdict: Verdict = "starting"
     error: str = ""
     pending: Any = None
-    pending_pid: Any = None
+    pending_process: Any = None
     owed: Any = None
 
 
@@ -65,12 +66,12 @@ class Watch:
             try:
                 if one.pending is None:
                     one.pending = self._fleet.control(name, "report", *([term] if name.kind == "shard" else []))
-                if one.pid is None and one.pending_pid is None:
-                    one.pending_pid = self._fleet.control(name, "pid")
+                if one.process is None and one.pending_process is None:
+                    one.pending_process = self._fleet.control(name, "process")
             except calls.Dead:
                 one.verdict = "dead"
         waiting = [one.pending for one in self.actors.values() if one.pending is not None]
-        waiting += [one.pending_pid for one in self.actors.values() if one.pending_pid is not None]
+        waiting += [one.pending_process for one in self.actors.values() if one.pending_process is not None]
         done: set[Any] = set()
         if waiting:
             done = set(ray.wait(waiting, num_returns=len(waiting), timeout=seconds)[0])
@@ -99,12 +100,12 @@ class Watch:
 
     def _judge(self, one: Watched, done: set[Any]) -> None:
         now = time.monotonic()
-        if one.pending_pid in done:
+        if one.pending_process in done:
             try:
-                one.pid = calls.result(one.pending_pid, 1, "asking for the process")
+                one.process = calls.result(one.pending_process, 1, "asking for the process")
             except Exception as error:  # noqa: BLE001 - the report's call says the same
                 one.error = str(error)
-            one.pending_pid = None
+            one.pending_process = None
         if one.pending in done:
             reference, one.pending = one.pending, None
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from ..memory.ports import Reader
 from ..pipeline.metrics import Metrics
 from ..pipeline.worker import Worker
 from . import calls, logs
+from .process import Process, this_process
 from .routes import RemotePartition, Routes
 
 log = logging.getLogger("raygam.worker")
@@ -60,9 +60,9 @@ class WorkerActor:
         self._thread = threading.Thread(target=self._run, name=f"raygam-{name}", daemon=True)
         self._thread.start()
 
-    def pid(self) -> int:
+    def process(self) -> Process:
         """The process, to kill it when it does not answer."""
-        return os.getpid()
+        return this_process()
 
     def report(self) -> WorkerReport:
         """How it goes."""
@@ -79,9 +79,12 @@ class WorkerActor:
         while not self._stopping.is_set():
             try:
                 parts = parts or self._make()
-                if not self._round(parts):
+                did = self._round(parts)
+                failures = failures + 1 if self._obstacle and not did else 0
+                if failures:  # whoever is away has tasks, and says so at once: waiting for tasks would not wait
+                    self._stopping.wait(_RETRY_SECONDS[min(failures, 2) - 1])
+                elif not did:
                     self._wait(parts)
-                failures, self._obstacle = 0, ""
             except Exception as error:  # the top of the worker's thread: tried again, told, logged
                 failures += 1
                 self._obstacle = str(error)
@@ -96,23 +99,33 @@ class WorkerActor:
     def _round(self, parts: WorkerParts) -> bool:
         """One group of every partition that has tasks; whether anything was done."""
         did = False
+        troubles: list[str] = []
+        for partition in parts.worker.in_hand():  # its shard may have nothing else to claim
+            try:
+                did = self._work(parts, parts.routes.shard(partition), partition) or did
+            except Retryable as error:
+                troubles.append(str(error))
         asked = {handle: handle.wait_for_tasks.remote(0.0) for handle in parts.routes.shards().values()}
         for handle, reference in asked.items():
             try:
-                ready = calls.result(reference, 10, "asking for tasks")
-                for partition in ready:
+                for partition in calls.result(reference, 10, "asking for tasks"):
                     if self._stopping.is_set():
                         return did
-                    source = RemotePartition(handle, partition, self._name)
-                    done = parts.worker.work(source, parts.readers[partition])
-                    self._rounds += 1
-                    if done.applied:
-                        parts.metrics.count("raygam_worker_tasks_total", done.applied, worker=self._name)
-                    did = did or bool(done.applied or done.failed)
+                    did = self._work(parts, handle, partition) or did
             except Retryable as error:  # this shard's trouble is not the others'
-                self._obstacle = str(error)
-                log.warning("a shard failed", extra={"error": str(error)})
+                troubles.append(str(error))
+        for trouble in troubles:
+            log.warning("a shard failed", extra={"error": trouble})
+        self._obstacle = "; ".join(dict.fromkeys(troubles))
         return did
+
+    def _work(self, parts: WorkerParts, shard: Any, partition: int) -> bool:
+        source = RemotePartition(shard, partition, self._name)
+        done = parts.worker.work(source, parts.readers[partition])
+        self._rounds += 1
+        if done.applied:
+            parts.metrics.count("raygam_worker_tasks_total", done.applied, worker=self._name)
+        return bool(done.applied or done.failed)
 
     def _wait(self, parts: WorkerParts) -> None:
         """Wait until some shard has tasks, without asking again and again."""

@@ -27,8 +27,12 @@ SCHEMA = "raygam"
 """Where the tables lie, so that a database may hold other things beside them."""
 LOCK_SECONDS = 5.0
 """How long a statement waits for another transaction's row."""
+OPENING_SECONDS = 1.0
+"""How long an opener waits for an earlier writer's transaction before it ends it: that one is fenced anyway."""
 IDLE_SECONDS = 60.0
 """After this long a transaction whose client is silent (stopped, cut off) is ended by the server."""
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -81,6 +85,71 @@ class Server:
             ) from None
         return cls(_describe(given), _DEFAULTS | given)
 
+    @classmethod
+    def from_here(cls, url: str) -> Self:
+        """The same, with what libpq's environment (PGHOST, PGPASSWORD, …) and defaults say in this process.
+
+        Raises:
+            Misconfigured: it is no URL.
+        """
+        plain = cls.of(url)
+        if "service" in plain.parameters:  # its file may say all the rest
+            return plain
+        here = {
+            option.keyword.decode(): option.val.decode()
+            for option in psycopg.pq.Conninfo.get_defaults()
+            if option.val is not None and option.val != option.compiled and option.keyword != b"service"
+        }
+        asked = conninfo.conninfo_to_dict(url)
+        return cls(_describe(here | asked), _DEFAULTS | here | asked)
+
+    @property
+    def address(self) -> str:
+        """What `of` makes this from again, in any process. It holds the password."""
+        return conninfo.make_conninfo("", **self.parameters)
+
+    @property
+    def identity(self) -> str:
+        """The same for all spellings of one database, users and order of hosts included; no password is in it."""
+        hosts = [host.lower() for host in self._listed("hostaddr") or self._listed("host") or [""]]
+        ports = self._listed("port") or ["5432"]
+        ports = ports * len(hosts) if len(ports) == 1 else ports
+        places = sorted(
+            f"{'localhost' if host in _LOOPBACK else host}:{port or 5432}"
+            for host, port in zip(hosts, ports, strict=False)
+        )
+        named = self.parameters.get("dbname") or self.parameters.get("user") or ""
+        service = self.parameters.get("service", "")
+        return f"postgresql:{f'{service}:' if service else ''}{','.join(places)}/{named}"
+
+    @property
+    def one_node(self) -> bool:
+        """Whether only processes on this machine reach it: by a socket, or over the loopback interface."""
+        if "service" in self.parameters:
+            return False
+        hosts = self._listed("hostaddr") or self._listed("host") or [""]
+        return all(not host or host[0] in "/@" or host.lower() in _LOOPBACK for host in hosts)
+
+    def with_stored_password(self) -> Self:
+        """The same with the password that this machine's password file has for it, if it has one.
+
+        Raises:
+            Retryable, Misconfigured: as `connect`.
+        """
+        if self.parameters.get("password"):
+            return self
+        connection = self.connect("raygam opening")
+        try:
+            found = connection.info.password
+        finally:
+            connection.close()
+        return type(self)(self.where, self.parameters | ({"password": found} if found else {}))
+
+    def _listed(self, name: str) -> list[str]:
+        """The values of a parameter that may name several hosts."""
+        given = str(self.parameters.get(name) or "")
+        return given.split(",") if given else []
+
     def connect(self, name: str, *, writes: bool = False) -> Connection:
         """Connect; each statement is a transaction of its own unless one is begun.
 
@@ -102,7 +171,7 @@ class Server:
             with self.translated():
                 connection.adapters.register_dumper(int, Int8Dumper)  # else the type follows each value's size
                 connection.adapters.register_dumper(int, Int8BinaryDumper)
-                connection.execute(_SETTINGS + f"SET lock_timeout = '{LOCK_SECONDS:g}s';")
+                connection.execute(_SETTINGS + wait_for_rows())
                 connection.execute(_WRITING if writes else "SET default_transaction_read_only = on")
         except BaseException:
             connection.close()
@@ -196,6 +265,12 @@ class Server:
         text = " ".join((diagnosed or str(error)).split())
         password = self.parameters.get("password")
         return text.replace(str(password), "***") if password else text
+
+
+def wait_for_rows(*, opening: bool = False) -> str:
+    """The statement that sets how long a connection waits for another transaction's row."""
+    seconds = min(OPENING_SECONDS, LOCK_SECONDS) if opening else LOCK_SECONDS
+    return f"SET lock_timeout = '{seconds:g}s'"
 
 
 def _describe(given: dict[str, Any]) -> str:

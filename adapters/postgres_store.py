@@ -120,6 +120,15 @@ class PostgresStore:
         """Whether a state's name means a database and not a directory."""
         return state.startswith(("postgresql://", "postgres://"))
 
+    @staticmethod
+    def portable(address: str) -> str:
+        """The address with the password that this machine's password file has, for processes elsewhere.
+
+        Raises:
+            Misconfigured, Retryable: as `recorded_facts`.
+        """
+        return Server.of(address).with_stored_password().address
+
     @property
     def facts(self) -> StateFacts:
         """What the state was made with."""

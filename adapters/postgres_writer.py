@@ -12,7 +12,7 @@ import psycopg
 from ..memory.errors import Misconfigured, Retryable
 from .ledger_writer import LedgerWriter
 from .place import Place
-from .postgres_connection import LOCK_SECONDS, RowHeld, Server
+from .postgres_connection import LOCK_SECONDS, RowHeld, Server, wait_for_rows
 from .postgres_session import PostgresSession
 from .postgres_statements import STATEMENTS
 
@@ -48,7 +48,9 @@ class PostgresWriter(LedgerWriter):
         self._name = f"raygam partition {partition}"
         self._session = self._connection = PostgresSession(server, self._name)
         try:
+            self._wait_for_rows(opening=True)
             self._past_a_stopped_writer(self._open, self._is_earlier_writer)
+            self._wait_for_rows()
         except BaseException:
             self._connection.close()
             raise
@@ -103,6 +105,7 @@ class PostgresWriter(LedgerWriter):
             found = self._holding()
             if found is not None and may_end(*found[:2]):
                 self._end(found[0])
+            self._wait_for_rows()
             try:
                 take()
             except RowHeld as error:
@@ -112,6 +115,10 @@ class PostgresWriter(LedgerWriter):
                     f"({name}, from {host}) for more than {LOCK_SECONDS:g} s; end it with "
                     f"SELECT pg_terminate_backend({pid}), then try again"
                 ) from error
+
+    def _wait_for_rows(self, *, opening: bool = False) -> None:
+        with self._errors():
+            self._connection.execute(wait_for_rows(opening=opening))
 
     def _holding(self) -> tuple[Any, ...] | None:
         with self._errors():

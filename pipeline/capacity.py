@@ -14,12 +14,14 @@ def free_bytes(path: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def obstruction(settings: HostSettings, state_path: Path, open_tasks: int, waiting_turns: int, *, paused: bool) -> str:
+def obstruction(
+    settings: HostSettings, state_path: Path | None, open_tasks: int, waiting_turns: int, *, paused: bool
+) -> str:
     """Say why reading waits; empty if it does not.
 
     Args:
         settings: the limits.
-        state_path: where the state's disk is looked at.
+        state_path: where the state's disk is looked at; None for a database, which refuses by itself when it is full.
         open_tasks: tasks that workers will take.
         waiting_turns: turns in memory behind them.
         paused: it waits already: it goes on when half of a limit is free again, so that it does not stop
@@ -31,6 +33,6 @@ def obstruction(settings: HostSettings, state_path: Path, open_tasks: int, waiti
         return f"{open_tasks} tasks are open, of {tasks} at most (max_open_tasks)"
     if waiting_turns > turns // part:
         return f"{waiting_turns} turns wait for tasks, of {turns} at most (max_waiting_turns)"
-    if (free := free_bytes(state_path)) < settings.min_free_bytes:
+    if state_path is not None and (free := free_bytes(state_path)) < settings.min_free_bytes:
         return f"the disk has {free} bytes left, fewer than {settings.min_free_bytes} (min_free_bytes)"
     return ""

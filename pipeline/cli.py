@@ -9,17 +9,23 @@ Light, since the commands need a second to load: Ctrl-C then is one line as at a
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from types import FrameType
+from urllib.parse import unquote
 
 from ..memory.errors import Misconfigured, RaygamError, Rejected, Retryable
+
+_PASSWORD = re.compile(r"(postgres(?:ql)?://[^:@/?#]*):([^@/?#]+)(?=@)")
+_PASSWORD_AFTER = re.compile(r"(postgres(?:ql)?://.*[?&])password=([^&#]+)&?")
 
 EXIT_FAILED, EXIT_WRONG, EXIT_RETRY, EXIT_INTERRUPTED = 1, 2, 75, 130
 
 
 def main() -> None:
     """The `raygam` command."""
+    _take_password_from_view()
     stop_at_once_on_interrupt()
     from . import cli_commands, display
 
@@ -28,6 +34,21 @@ def main() -> None:
     except RaygamError as error:
         display.note(f"raygam: {error}", style="red")
         sys.exit(exit_code(error))
+
+
+def _take_password_from_view() -> None:
+    """Begin anew without the password that stands in a database's address.
+
+    A command line is seen by everybody on the machine, told to whoever meets the state's lock, and kept by Ray.
+    """
+    arguments = sys.orig_argv
+    for form in (_PASSWORD, _PASSWORD_AFTER):
+        found = next((match for argument in arguments if (match := form.search(argument))), None)
+        if found is not None:
+            os.environ["PGPASSWORD"] = unquote(found[2])
+            arguments = [form.sub(r"\1", argument) for argument in arguments]
+    if arguments != sys.orig_argv:
+        os.execv(sys.executable, arguments)
 
 
 def stop_at_once_on_interrupt() -> None:

@@ -14,6 +14,7 @@ from ..memory.errors import Misconfigured
 from ..memory.model import DEFAULT_TENANT
 from . import cli_engine, cli_partitions, cli_read, cli_run, cli_topics, display
 from .cli import EXIT_INTERRUPTED
+from .cli_state import State, StateToo
 from .config import read_settings
 
 app = typer.Typer(
@@ -28,7 +29,6 @@ app.add_typer(cli_engine.app, name="engine")
 app.add_typer(cli_topics.topics, name="topics")
 app.command()(cli_topics.produce)
 
-State = Annotated[Path, typer.Option("--state", help="The state directory.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 Tenant = Annotated[str, typer.Option("--tenant", help="The tenant of the user.")]
 EmbedderName = Annotated[
@@ -63,7 +63,7 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Stream SOURCE, or a Kafka topic, into the state directory, from where it was left, and consolidate it.
+    """Stream SOURCE, or a Kafka topic, into the state, from where it was left, and consolidate it.
 
     A file ends; a topic is followed until Ctrl-C or SIGTERM. Both stop at the edge of a batch, and the same
     command goes on from there.
@@ -113,7 +113,7 @@ def serve(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Serve the state directory over HTTP, until Ctrl-C or SIGTERM."""
+    """Serve the state over HTTP, until Ctrl-C or SIGTERM."""
     from . import cli_serve  # Ray takes a second to load
 
     def ready(found: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ def partitions(
 
 @app.command()
 def doctor(
-    state: Annotated[Path | None, typer.Option("--state", help="A state directory to look at too.")] = None,
+    state: StateToo = None,
     settings: Annotated[bool, typer.Option("--settings", help="List every setting with its value.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from . import display
+from .cli_state import State
 from .jobs import FileJob
+from .location import StateLocation
 
 app = typer.Typer(help="Look at an engine that runs on Ray, move its partitions, stop it.", no_args_is_help=True)
 
-State = Annotated[Path, typer.Option("--state", help="The state directory.", show_default=False)]
 Address = Annotated[str, typer.Option("--address", help="The Ray cluster; `auto` finds the one on this machine.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
@@ -84,7 +84,7 @@ def _document(progress: Any) -> dict[str, Any]:
     return asdict(replace(progress, job=None)) | {"job": told}
 
 
-def _engine(state: Path, address: str) -> Any:
+def _engine(state: StateLocation, address: str) -> Any:
     from ..actors.attach import attached  # Ray takes a second to load
 
     return attached(state, address)

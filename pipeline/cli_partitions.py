@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from . import runtime
 from .config import Settings
+from .location import AnyState
 
 
-def partitions(state: Path, settings: Settings) -> dict[str, Any]:
+def partitions(state: AnyState, settings: Settings) -> dict[str, Any]:
     """Epoch, owner, positions, users and tasks of every partition; reads beside whoever writes.
 
     Where the settings name Kafka, also what each partition of the topic holds, and how far behind it is taken.

@@ -20,11 +20,12 @@ from .cli import EXIT_INTERRUPTED
 from .config import Settings
 from .follow import StreamStatus
 from .interruption import Interruption
+from .location import AnyState
 
 
 def run(
     path: Path,
-    state: Path,
+    state: AnyState,
     settings: Settings,
     *,
     shards: int | None,
@@ -32,7 +33,7 @@ def run(
     address: str | None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Stream a file into a state directory by shard actors; return what `cli_run.run` returns."""
+    """Stream a file into a state by shard actors; return what `cli_run.run` returns."""
     interruption = Interruption(leave=_leave if address is None else None)
     started = time.monotonic()
     runtime.open_source(path)  # a wrong path is told before Ray is started
@@ -61,7 +62,7 @@ def run(
 
 
 def follow_topic(
-    state: Path,
+    state: AnyState,
     settings: Settings,
     *,
     to_the_end: bool,

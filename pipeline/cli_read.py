@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from ..memory import identity
@@ -17,6 +16,7 @@ from ..memory.ports import Reader
 from ..memory.writes import StateFacts
 from . import runtime
 from .config import Settings
+from .location import AnyState, located
 from .records import check_user
 from .summary import totals, user_document
 
@@ -25,7 +25,7 @@ _FAISS = ("faiss-cpu", "faiss-gpu")
 
 
 def search(
-    state: Path,
+    state: AnyState,
     settings: Settings,
     tenant: str,
     user: str,
@@ -44,7 +44,7 @@ def search(
         reading.close()
 
 
-def show(state: Path, tenant: str, user: str) -> dict[str, Any]:
+def show(state: AnyState, tenant: str, user: str) -> dict[str, Any]:
     """Everything the graphs hold of one user."""
     owner = check_user(tenant, user)
     with _opened(state) as (facts, readers):
@@ -52,7 +52,7 @@ def show(state: Path, tenant: str, user: str) -> dict[str, Any]:
         return user_document(readers[at], owner)
 
 
-def dead_letters(state: Path, limit: int) -> dict[str, Any]:
+def dead_letters(state: AnyState, limit: int) -> dict[str, Any]:
     """Records put aside, by partition and arrival."""
     with _opened(state) as (_, readers):
         names: dict[str, str] = {}
@@ -76,7 +76,7 @@ def dead_letters(state: Path, limit: int) -> dict[str, Any]:
         return {"total": total, "dead_letters": list(islice(letters, limit))}
 
 
-def doctor(settings: Settings, state: Path | None, *, with_settings: bool) -> dict[str, Any]:
+def doctor(settings: Settings, state: AnyState | None, *, with_settings: bool) -> dict[str, Any]:
     """Versions, models at hand, devices, and what stands in for what."""
     found: dict[str, Any] = {
         "python": platform.python_version(),
@@ -99,12 +99,13 @@ def doctor(settings: Settings, state: Path | None, *, with_settings: bool) -> di
         found["settings"] = {name: str(value) for name, value in settings.model_dump().items()}
     if state is not None:
         with _opened(state) as (facts, readers):
-            found["state"] = {"directory": str(state), **asdict(facts), **totals(readers)}
+            kind = "database" if located(state).directory is None else "directory"
+            found["state"] = {kind: str(state), **asdict(facts), **totals(readers)}
     return found
 
 
 @contextmanager
-def _opened(state: Path) -> Iterator[tuple[StateFacts, list[Reader]]]:
+def _opened(state: AnyState) -> Iterator[tuple[StateFacts, list[Reader]]]:
     store = runtime.open_store(state)
     try:
         facts = store.facts

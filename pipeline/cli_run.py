@@ -13,6 +13,7 @@ from . import display, runtime
 from .config import Settings
 from .engine import Engine
 from .interruption import Interruption
+from .location import AnyState
 from .run import RunReport, run_source
 from .summary import totals, user_counts
 
@@ -23,8 +24,8 @@ class _Stopped(Exception):
     """Leaves the wait for the workers."""
 
 
-def run(path: Path, state: Path, settings: Settings, *, quiet: bool = False) -> dict[str, Any]:
-    """Stream a file into a state directory; return what was done and what is there now."""
+def run(path: Path, state: AnyState, settings: Settings, *, quiet: bool = False) -> dict[str, Any]:
+    """Stream a file into a state; return what was done and what is there now."""
     runtime.tune_collector()
     interruption = Interruption()
     started = time.monotonic()
@@ -105,7 +106,7 @@ def progress_bar() -> Progress:
     )
 
 
-def state_totals(state: Path) -> dict[str, Any]:
+def state_totals(state: AnyState) -> dict[str, Any]:
     """What a state holds in all, and of its largest users."""
     store = runtime.open_store(state)
     try:

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from pathlib import Path
 from typing import Any
 
 from ..actors.cluster import Cluster
@@ -21,6 +20,7 @@ from . import display
 from .cli import EXIT_INTERRUPTED
 from .config import Settings
 from .interruption import Interruption
+from .location import AnyState
 
 _POLL_SECONDS = 0.1
 _ENDING_SECONDS = 5.0
@@ -28,7 +28,7 @@ _ENDING_SECONDS = 5.0
 
 
 def serve(
-    state: Path,
+    state: AnyState,
     settings: Settings,
     *,
     host: str,
@@ -38,10 +38,10 @@ def serve(
     address: str | None,
     on_ready: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Serve a state directory over HTTP until SIGINT or SIGTERM.
+    """Serve a state over HTTP until SIGINT or SIGTERM.
 
     Args:
-        state: the state directory, made if it is missing.
+        state: where it is; made if it is missing.
         settings: the settings.
         host: where to listen.
         port: where to listen; 0 picks a free port.

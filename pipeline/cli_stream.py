@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
@@ -17,6 +16,7 @@ from .follow import StreamReport, StreamStatus
 from .interruption import Interruption
 from .jobs import TopicJob, ended_error
 from .local import LocalEngine
+from .location import AnyState
 from .run import furthest_positions
 from .summary import totals
 
@@ -25,8 +25,8 @@ _LINE_SECONDS = 10.0
 """Where nobody watches a terminal, a log gets a line so often."""
 
 
-def run(state: Path, settings: Settings, *, to_the_end: bool, quiet: bool = False) -> dict[str, Any]:
-    """Follow the topic into a state directory in this process; return what was done and what is there now."""
+def run(state: AnyState, settings: Settings, *, to_the_end: bool, quiet: bool = False) -> dict[str, Any]:
+    """Follow the topic into a state in this process; return what was done and what is there now."""
     runtime.tune_collector()
     interruption = Interruption()
     started = time.monotonic()
@@ -42,7 +42,7 @@ def run(state: Path, settings: Settings, *, to_the_end: bool, quiet: bool = Fals
 
 
 def finished(
-    report: StreamReport, state: Path, started: float, *, to_the_end: bool, quiet: bool, **more: Any
+    report: StreamReport, state: AnyState, started: float, *, to_the_end: bool, quiet: bool, **more: Any
 ) -> dict[str, Any]:
     """The document of a run that is over; says what it did, unless `quiet`."""
     document = asdict(report) | {

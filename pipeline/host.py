@@ -56,7 +56,7 @@ class ShardHost:
         settings: the host's settings.
         clock_us: the engine's clock, for leases.
         open_source: opens a file for reading.
-        state_path: where the state's disk is looked at.
+        state_path: where the state's disk is looked at; None for a database, which refuses by itself when it is full.
         metrics: where figures go.
         open_topic: opens a topic for reading; None where the host reads files only.
     """
@@ -71,7 +71,7 @@ class ShardHost:
         settings: HostSettings,
         clock_us: Callable[[], int],
         open_source: Callable[[Path], Any],
-        state_path: Path,
+        state_path: Path | None,
         metrics: Metrics | None = None,
         open_topic: Callable[[TopicJob], TopicReader] | None = None,
     ) -> None:

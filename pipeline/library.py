@@ -34,7 +34,7 @@ class AddResult:
 
 
 class Memory:
-    """A long-term memory in a directory. Thread-safe; one writer per directory.
+    """A long-term memory in a directory or a PostgreSQL database. Thread-safe; one writer per state.
 
     Example:
         >>> with Memory("state") as memory:
@@ -44,21 +44,22 @@ class Memory:
         'I moved to Porto.'
 
     Args:
-        directory: the state directory, made if it is missing.
+        state: a directory, or `"postgresql://USER@HOST:PORT/DATABASE"`; the state there is made if it is missing.
         settings: fields of `Settings` by name (`embedder="stub"`, `workers=0`, …).
 
     Raises:
-        StateLocked: another engine writes to the directory.
-        Misconfigured: settings contradict the state or each other.
+        StateLocked: another engine writes to the state.
+        Misconfigured: settings contradict the state or each other, or the database refuses.
+        Retryable: the database does not answer. Calls raise it too while it is away, and go on when it is back.
     """
 
-    def __init__(self, directory: str | Path, **settings: Any) -> None:
+    def __init__(self, state: str | Path, **settings: Any) -> None:
         self._settings: Settings = read_settings(**settings)
-        path = Path(directory)
-        self._engine: Engine = runtime.open_engine(path, self._settings)
+        place = runtime.locate(state)
+        self._engine: Engine = runtime.open_engine(place, self._settings)
         try:
             self._reading: Reading = runtime.reading_of(
-                runtime.open_store(path), self._engine.models.embedder, self._settings
+                runtime.open_store(place), self._engine.models.embedder, self._settings
             )
         except BaseException:
             self._engine.close()
@@ -140,7 +141,7 @@ class Memory:
         return self._reading.context(result, max_tokens)
 
     def close(self) -> None:
-        """Stop the workers after their present task and release the directory. Open tasks stay."""
+        """Stop the workers after their present task and release the state. Open tasks stay."""
         self._reading.close()
         self._engine.close()
 

@@ -104,7 +104,8 @@ class LocalEngine:
         failures = 0
         while not self._stopping.is_set():
             try:
-                for partition in self.host.wait_for_tasks(_WAIT_SECONDS):
+                ready = self.host.wait_for_tasks(_WAIT_SECONDS)
+                for partition in dict.fromkeys((*worker.in_hand(), *ready)):
                     if self._stopping.is_set():
                         return
                     worker.work(HostPartition(self.host, partition, name), self.readers[partition])

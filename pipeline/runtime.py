@@ -6,12 +6,15 @@ import gc
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ..adapters.faiss_index import FaissFlatIndex
 from ..adapters.jsonl_source import JsonlSource
 from ..adapters.minilm_embedder import NAME as MINILM
 from ..adapters.minilm_embedder import MiniLMEmbedder, MiniLMTokenCounter, find_weights
+from ..adapters.postgres_connection import Server
+from ..adapters.postgres_store import PostgresStore
 from ..adapters.sqlite_store import SqliteStore
 from ..adapters.stub_embedder import StubEmbedder
 from ..memory.boundaries import TextTiling
@@ -28,6 +31,7 @@ from .host_status import HostSettings
 from .intake import Intake
 from .jobs import TopicJob
 from .local import LocalEngine
+from .location import AnyState, StateLocation, located
 from .reading import Reading
 from .topic_feed import TopicReader
 from .worker import Models
@@ -67,20 +71,55 @@ def make_models(embedder: Embedder) -> Models:
     return Models(embedder, TextTiling(), ExtractiveSummarizer(), RuleRelationScorer())
 
 
-def open_engine(directory: Path, settings: Settings, *, workers: int | None = None) -> Engine:
-    """Open a state directory for writing, making it if there is none.
+def locate(state: str | Path) -> StateLocation:
+    """Where the state is that a person names: a directory, or `postgresql://USER@HOST:PORT/DATABASE`.
+
+    What libpq's environment says (PGHOST, PGPASSWORD, …) is read here, once: other processes are given it.
+
+    Raises:
+        Misconfigured: the address is none.
+    """
+    if isinstance(state, Path):
+        return StateLocation.of_directory(state)
+    if PostgresStore.is_address(state):
+        server = Server.from_here(state)
+        return StateLocation(server.where, server.identity, None, server.address, server.one_node)
+    if "://" in state:
+        raise Misconfigured(
+            f"there is no state at an address that begins with {state.partition('://')[0]:.20}://; it is a directory, "
+            "or postgresql://USER@HOST:PORT/DATABASE"
+        )
+    return StateLocation.of_directory(Path(state))
+
+
+def for_all_nodes(state: StateLocation) -> StateLocation:
+    """The location as processes elsewhere can use it, the password of this machine's password file in it.
+
+    Raises:
+        Misconfigured: the server refuses.
+        Retryable: it does not answer.
+    """
+    if state.directory is not None:
+        return state.absolute()
+    return replace(state, address=PostgresStore.portable(state.address))
+
+
+def open_engine(state: AnyState, settings: Settings, *, workers: int | None = None) -> Engine:
+    """Open a state for writing, making it if there is none.
 
     Args:
-        directory: the state directory.
+        state: where it is.
         settings: the settings; what they leave open is taken from the state.
         workers: threads of the slow path instead of the settings' number.
 
     Raises:
         StateLocked: another engine has it.
         Misconfigured: the settings contradict what the state was made with.
+        Retryable: its database does not answer.
     """
-    embedder, facts = _embedder_and_facts(directory, settings)
-    store = SqliteStore.create_or_open(directory, facts)
+    place = located(state)
+    embedder, facts = _embedder_and_facts(place, settings)
+    store = _create_or_open(place, facts)
     try:
         return Engine(
             store,
@@ -98,31 +137,33 @@ def open_engine(directory: Path, settings: Settings, *, workers: int | None = No
         raise
 
 
-def open_local(directory: Path, settings: Settings, *, workers: int | None = None) -> LocalEngine:
-    """Open a state directory for following a topic in this process, making it if there is none.
+def open_local(state: AnyState, settings: Settings, *, workers: int | None = None) -> LocalEngine:
+    """Open a state for following a topic in this process, making it if there is none.
 
     Args:
-        directory: the state directory.
+        state: where it is.
         settings: the settings; what they leave open is taken from the state.
         workers: threads of the slow path instead of the settings' number.
 
     Raises:
         StateLocked: another engine has it.
         Misconfigured: the settings contradict what the state was made with.
+        Retryable: its database does not answer.
     """
-    embedder, facts = _embedder_and_facts(directory, settings)
-    store = SqliteStore.create_or_open(directory, facts)
+    place = located(state)
+    embedder, facts = _embedder_and_facts(place, settings)
+    store = _create_or_open(place, facts)
     try:
         host = ShardHost(
             "local",
             os.getpid(),
             store,
-            reading_of(open_store(directory), embedder, settings),
+            reading_of(open_store(place), embedder, settings),
             Intake(facts, embedder, settings.record_limits),
             host_settings(settings),
             lambda: time.time_ns() // 1000,
             open_source,
-            directory,
+            place.directory,
             open_topic=lambda job: open_topic(job, facts),
         )
         return LocalEngine(
@@ -143,18 +184,21 @@ def host_settings(settings: Settings) -> HostSettings:
     return HostSettings(settings.shard, settings.max_open_tasks, settings.max_waiting_turns, settings.min_free_bytes)
 
 
-def recorded_facts(directory: Path) -> StateFacts | None:
+def recorded_facts(state: AnyState) -> StateFacts | None:
     """What a state was made with; None where there is none yet."""
-    return SqliteStore.recorded_facts(directory)
+    place = located(state)
+    if place.directory is None:
+        return PostgresStore.recorded_facts(place.address)
+    return SqliteStore.recorded_facts(place.directory)
 
 
-def facts_for(directory: Path, settings: Settings) -> StateFacts:
-    """What to ask of a state directory: given settings count, others follow what was recorded; loads no model.
+def facts_for(state: AnyState, settings: Settings) -> StateFacts:
+    """What to ask of a state: given settings count, others follow what was recorded; loads no model.
 
     Raises:
         Misconfigured: there is something that is no state, or no such embedder here.
     """
-    return _embedder_and_facts(directory, settings)[1]
+    return _embedder_and_facts(located(state), settings)[1]
 
 
 def make_token_counter(name: str, settings: Settings) -> Callable[[str], int] | None:
@@ -162,21 +206,21 @@ def make_token_counter(name: str, settings: Settings) -> Callable[[str], int] | 
     return MiniLMTokenCounter(settings.model_dir) if name in ("minilm", MINILM) else None
 
 
-def open_reading(directory: Path, settings: Settings) -> Reading:
-    """Open a state directory for queries, beside a writer or without one; changes nothing.
+def open_reading(state: AnyState, settings: Settings) -> Reading:
+    """Open a state for queries, beside a writer or without one; changes nothing.
 
     Raises:
         Misconfigured: there is no state, or another embedder is asked for than it was made with.
     """
-    store = open_store(directory)
+    store = open_store(state)
     try:
         facts = store.facts
         embedder = make_embedder(settings.embedder or facts.embedder, settings)
         if (embedder.name, embedder.dimension) != (facts.embedder, facts.dimension):
             raise Misconfigured(
-                f"{directory} was made with the embedding model {facts.embedder} ({facts.dimension} dimensions), the "
+                f"{state} was made with the embedding model {facts.embedder} ({facts.dimension} dimensions), the "
                 f"settings ask for {embedder.name} ({embedder.dimension} dimensions); leave the embedder unset, or "
-                "stream the dialogue into a new state directory"
+                "stream the dialogue into a new state"
             )
         return reading_of(store, embedder, settings)
     except BaseException:
@@ -195,9 +239,29 @@ def reading_of(store: Store, embedder: Embedder, settings: Settings) -> Reading:
     )
 
 
-def open_store(directory: Path) -> Store:
-    """Open a state directory read-only."""
-    return SqliteStore.open_read_only(directory)
+def open_store(state: AnyState) -> Store:
+    """Open a state read-only.
+
+    Raises:
+        Misconfigured: there is no state.
+        Retryable: its database does not answer.
+    """
+    place = located(state)
+    if place.directory is None:
+        return PostgresStore.open_read_only(place.address)
+    return SqliteStore.open_read_only(place.directory)
+
+
+def join_store(state: StateLocation, facts: StateFacts, cluster: str) -> Store:
+    """Open a state for writing as one process of a cluster, making it if there is none.
+
+    Raises:
+        StateLocked: an engine of one process has it, or another cluster.
+        Misconfigured, Retryable: as `open_engine`.
+    """
+    if state.directory is None:
+        return PostgresStore.join(state.address, facts, cluster)
+    return SqliteStore.join(state.directory, facts, cluster)
 
 
 def open_source(path: Path) -> JsonlSource:
@@ -220,8 +284,14 @@ def embedder_at_hand(settings: Settings) -> str:
     return f"{MINILM} from {weights}" if weights else f"none: weights of {MINILM} are missing"
 
 
-def _embedder_and_facts(directory: Path, settings: Settings) -> tuple[Embedder, StateFacts]:
-    recorded = SqliteStore.recorded_facts(directory)
+def _create_or_open(state: StateLocation, facts: StateFacts) -> Store:
+    if state.directory is None:
+        return PostgresStore.create_or_open(state.address, facts)
+    return SqliteStore.create_or_open(state.directory, facts)
+
+
+def _embedder_and_facts(state: StateLocation, settings: Settings) -> tuple[Embedder, StateFacts]:
+    recorded = recorded_facts(state)
     embedder = make_embedder(settings.embedder or (recorded.embedder if recorded else "minilm"), settings)
     return embedder, _facts(settings, embedder, recorded)
 

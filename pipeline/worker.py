@@ -58,6 +58,9 @@ class WorkDone:
 class Worker:
     """Works on the tasks of any partition. Not thread-safe: one thread each.
 
+    What it could not read or embed, since the store or the embedder was away, stays in its
+    hands for the next round: else nobody would work on it until its lease has run out.
+
     Args:
         models: what it thinks with.
         group: tasks claimed, embedded and applied together.
@@ -68,12 +71,32 @@ class Worker:
         self._models = models
         self._group = group
         self._topics = TopicMemory(known_topics)
+        self._in_hand: dict[int, list[LeasedTask]] = {}
+
+    def in_hand(self) -> list[int]:
+        """The partitions that it has claimed tasks of and could not work on."""
+        return list(self._in_hand)
 
     def work(self, shard: TaskSource, reader: Reader) -> WorkDone:
-        """Claim a group of tasks, propose, submit; return what became of them."""
-        leased = shard.claim(self._group)
+        """Claim a group of tasks, propose, submit; return what became of them.
+
+        Raises:
+            Retryable: the store or the embedder is away; the next call goes on with the same tasks.
+        """
+        leased = self._in_hand.pop(shard.partition, None) or shard.claim(self._group)
         if not leased:
             return WorkDone()
+        try:
+            proposals, failed = self._think(leased, shard, reader)
+        except Retryable:
+            self._in_hand[shard.partition] = leased
+            raise
+        outcomes = shard.submit(proposals) if proposals else []
+        lost = sum(outcome is not None for outcome in outcomes)
+        return WorkDone(len(outcomes) - lost, failed, lost)
+
+    def _think(self, leased: Sequence[LeasedTask], shard: TaskSource, reader: Reader) -> tuple[list[Proposal], int]:
+        """The tasks' proposals, and how many were given back."""
         with reader.snapshot():  # one read of the store, over before anything is thought
             turns = reader.turns([(lease.task.user, lease.task.seqs) for lease in leased])
             topics_of = self._topics.known([lease.task.user for lease in leased], reader)
@@ -90,9 +113,9 @@ class Worker:
         try:
             vectors = self._models.embedder.embed(texts)
         except Retryable:
-            raise  # nobody's fault: the leases run out, the tasks come again
+            raise  # nobody's fault
         except Exception as error:  # noqa: BLE001 - as above
-            return WorkDone(failed=failed + sum(self._give_back(shard, lease, error) for lease, *_ in thought))
+            return [], failed + sum(self._give_back(shard, lease, error) for lease, *_ in thought)
         proposals: list[Proposal] = []
         taken = 0
         for lease, segments, drafts, known in thought:
@@ -112,9 +135,7 @@ class Worker:
             except Exception as error:  # noqa: BLE001 - as above
                 failed += self._give_back(shard, lease, error)
             taken += topics
-        outcomes = shard.submit(proposals)
-        lost = sum(outcome is not None for outcome in outcomes)
-        return WorkDone(len(outcomes) - lost, failed, lost)
+        return proposals, failed
 
     @staticmethod
     def _give_back(shard: TaskSource, lease: LeasedTask, error: Exception) -> int:

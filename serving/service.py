@@ -118,7 +118,7 @@ class MemoryService:
         for partitions, answer in zip(
             shards.values(),
             await asyncio.gather(
-                *(async_calls.result(shard.pid.remote(), _READY_SECONDS, "a shard") for shard in shards),
+                *(async_calls.result(shard.process.remote(), _READY_SECONDS, "a shard") for shard in shards),
                 return_exceptions=True,
             ),
             strict=True,

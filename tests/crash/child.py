@@ -20,9 +20,7 @@ from typing import Any
 from raygam.adapters import sqlite_connection, sqlite_writer
 from raygam.adapters.ledger_writer import LedgerWriter
 from raygam.adapters.postgres_session import PostgresSession
-from raygam.adapters.postgres_store import PostgresStore
 from raygam.memory.errors import RaygamError
-from raygam.memory.writes import StateFacts
 from raygam.pipeline import cli_run, runtime
 from raygam.pipeline.config import read_settings
 from raygam.pipeline.shard import Shard
@@ -99,33 +97,12 @@ def arm(point: str, count: int) -> None:
         )
 
 
-def keep_state_in(url: str) -> None:
-    """Let the run keep its state in a database, whatever directory it names."""
-
-    class Stores:
-        @staticmethod
-        def create_or_open(directory: Path, facts: StateFacts) -> PostgresStore:
-            return PostgresStore.create_or_open(url, facts)
-
-        @staticmethod
-        def open_read_only(directory: Path) -> PostgresStore:
-            return PostgresStore.open_read_only(url)
-
-        @staticmethod
-        def recorded_facts(directory: Path) -> StateFacts | None:
-            return PostgresStore.recorded_facts(url)
-
-    setattr(runtime, "SqliteStore", Stores)  # noqa: B010 - the composition root knows one store
-
-
 if __name__ == "__main__":
     source, state, point, count = sys.argv[1:]
     if point != "none":
         arm(point, int(count))
-    if "://" in state:
-        keep_state_in(state)
     settings = read_settings(embedder="stub", partitions=2, chunk_bytes=2048, worker_group=4, max_buffer_tokens=200)
     try:
-        cli_run.run(Path(source), Path(state), settings, quiet=True)
+        cli_run.run(Path(source), runtime.locate(state), settings, quiet=True)
     except RaygamError as error:
         sys.exit(str(error))

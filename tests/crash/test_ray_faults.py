@@ -284,7 +284,7 @@ def make_forgetful(name: str, spec: Any) -> Any:
             result = inner(*arguments)
             if result != [] and left > 0:  # a claim of nothing commits nothing
                 left -= 1
-                with (spec.state.parent / "lost").open("a") as file:
+                with (spec.state.directory.parent / "lost").open("a") as file:
                     file.write(f"{method}\n")
                 raise Retryable("the answer was lost on its way")
             return result
