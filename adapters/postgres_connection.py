@@ -78,7 +78,9 @@ class Server:
         """
         try:
             given = conninfo.conninfo_to_dict(url)
-        except psycopg.ProgrammingError:  # its text may hold a part of the password
+        except psycopg.ProgrammingError:
+            given = None
+        if given is None or _is_torn(url, given):  # the text of libpq's error may hold a part of the password
             raise Misconfigured(
                 "the state's address is no PostgreSQL URL; write postgresql://USER@HOST:PORT/DATABASE, characters "
                 "such as @ : / in a password as %40 %3A %2F, or leave the password to PGPASSWORD or ~/.pgpass"
@@ -280,6 +282,17 @@ def _describe(given: dict[str, Any]) -> str:
     if host.startswith("/"):
         return f"postgresql://{user}/{database}?host={host}" + (f"&port={port}" if port else "")
     return f"postgresql://{user}{host}{f':{port}' if port else ''}/{database}"
+
+
+def _is_torn(url: str, given: dict[str, Any]) -> bool:
+    """Whether a character of a password that is not written as %40, %3A, %2F ended the place it stood in."""
+    _, slashes, after = url.partition("://")
+    path = after.partition("?")[0].partition("/")[2] if slashes else ""
+    ports = str(given.get("port") or "").split(",")
+    hosts = str(given.get("host") or "").split(",")
+    return (
+        "@" in path or any("@" in host[1:] for host in hosts) or not all(port.isdecimal() or not port for port in ports)
+    )
 
 
 def _broken_rule(error: psycopg.Error) -> str:

@@ -242,7 +242,12 @@ def test_a_server_that_does_not_answer_is_retryable(postgres_server: GivenServer
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://anna:sec/ret@ho st/x", "postgresql://anna:secret@h:port/x?nothing=1", "secret", "/tmp/state"]
+    "url",
+    ["postgresql://anna:sec/ret@ho st/x", "postgresql://anna:secret@h:port/x?nothing=1", "secret", "/tmp/state"]
+    + [
+        f"postgresql://anna:{written}@h/x"
+        for written in ("1/secret", "se/secret", "p@secret", "1@secret", "a:secret@", "s?secret")
+    ],
 )
 def test_an_address_that_is_none_shows_no_password(url: str) -> None:
     with pytest.raises(RaygamError) as told:
