@@ -23,7 +23,7 @@ from raygam.pipeline.config import read_settings
 from raygam.pipeline.intake import Intake
 from raygam.pipeline.records import from_mapping
 from raygam.pipeline.shard import ShardSettings
-from raygam.pipeline.worker import Models
+from raygam.pipeline.worker import Models, Worker
 
 TURN = {
     "message_id": "m1",
@@ -150,6 +150,30 @@ def test_a_task_that_outlasts_every_lease_is_parked(tmp_path: Path, summarizer: 
         (task,) = store.reader(0).tasks()
         assert (task.status, task.attempts) == ("parked", 2)
         assert "lease_seconds" in str(task.error)
+
+
+def test_what_a_worker_could_not_read_stays_in_its_hands(tmp_path: Path, summarizer: Summarizer) -> None:
+    """A store that was away between claim and reading costs no lease: there may be nothing else to claim."""
+    running = opened(tmp_path / "state", summarizer, workers=0)
+    try:
+        feed(running)
+        shard, worker = running.shards[0], Worker(running.models)
+        with SqliteStore.open_read_only(tmp_path / "state") as store:
+            reader: Any = store.reader(0)
+            with pytest.MonkeyPatch.context() as away:
+                away.setattr(reader, "turns", gone)
+                for _ in range(3):
+                    with pytest.raises(Retryable, match="gone"):
+                        worker.work(shard, reader)
+            assert (worker.in_hand(), shard.leased_count(), shard.has_claimable()) == ([0], 1, False)
+            assert worker.work(shard, reader).applied == 1
+        assert (worker.in_hand(), running.open_tasks()) == ([], 0)
+    finally:
+        running.close()
+
+
+def gone(*asked: object) -> None:
+    raise Retryable("the server is gone")
 
 
 def test_what_is_no_list_of_turns_is_rejected(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from raygam import Memory
 from raygam.memory import identity
 from raygam.memory.model import User
-from raygam.pipeline import cli_run
+from raygam.pipeline import cli_run, runtime
 from raygam.pipeline.config import read_settings
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -30,13 +30,22 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("shards", "workers"), [(1, 1), (2, 2), (3, 1)])
 def test_any_number_of_shards_builds_the_same(
-    reference: Path, tmp_path: Path, shards: int, workers: int, state_of: Callable[[Path], State]
+    reference: Path, tmp_path: Path, shards: int, workers: int, state_of: Callable[[Path | str], State]
+) -> None:
+    builds_the_same(reference, tmp_path / "state", shards, workers, state_of)
+
+
+def test_so_does_a_database(reference: Path, postgres_url: str, state_of: Callable[[Path | str], State]) -> None:
+    builds_the_same(reference, postgres_url, 2, 2, state_of)
+
+
+def builds_the_same(
+    reference: Path, state: Path | str, shards: int, workers: int, state_of: Callable[[Path | str], State]
 ) -> None:
     from raygam.actors.cluster import Cluster
     from raygam.actors.driving import run_file
 
-    state = tmp_path / "state"
-    cluster = Cluster.open(state, read_settings(embedder="stub"), shards=shards, workers=workers)
+    cluster = Cluster.open(runtime.locate(state), read_settings(embedder="stub"), shards=shards, workers=workers)
     try:
         report = run_file(cluster, EXAMPLES / "dialogues.jsonl")
         assert (report.accepted, report.duplicates, report.interrupted) == (469, 1, False)

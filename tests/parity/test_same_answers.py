@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.postgres_server import GivenServer
 from raygam import Memory
 from raygam.memory.text import count_tokens
-from raygam.pipeline import cli_run
+from raygam.pipeline import cli_run, runtime
 from raygam.pipeline.config import read_settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -25,8 +26,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return state
 
 
-def run(state: Path, **settings: Any) -> None:
-    cli_run.run(EXAMPLES / "dialogues.jsonl", state, read_settings(**({"embedder": "stub"} | settings)), quiet=True)
+def run(state: Path | str, **settings: Any) -> None:
+    wanted = read_settings(**({"embedder": "stub"} | settings))
+    cli_run.run(EXAMPLES / "dialogues.jsonl", runtime.locate(state), wanted, quiet=True)
 
 
 def graphs(document: State) -> State:
@@ -51,6 +53,24 @@ def test_the_partition_count_moves_users_and_nothing_else(
 ) -> None:
     run(tmp_path / "state", partitions=3)
     assert graphs(state_of(tmp_path / "state")) == graphs(state_of(reference))
+
+
+def test_a_database_holds_what_a_directory_holds(
+    reference: Path, postgres_server: GivenServer, state_of: Callable[[Path | str], State]
+) -> None:
+    """By a run, and by the library in pieces."""
+    by_run, by_library = postgres_server.database(), postgres_server.database()
+    run(by_run)
+    assert state_of(by_run) == state_of(reference)
+    with (EXAMPLES / "dialogues.jsonl").open(encoding="utf-8") as file:
+        turns = [json.loads(line) for line in file]
+    with Memory(by_library, embedder="stub") as memory, Memory(reference) as again:
+        for start in range(0, len(turns), 50):
+            memory.add(turns[start : start + 50])
+        memory.flush()
+        for question in questions():
+            assert document(memory, question) == document(again, question)
+    assert graphs(state_of(by_library)) == graphs(state_of(reference))
 
 
 @pytest.mark.parametrize("size", [1, 50, 10_000])
