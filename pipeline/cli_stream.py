@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.text import Text
 
+from ..memory.errors import Retryable
 from . import cli_run, display, follow, runtime
 from .config import Settings
 from .follow import StreamReport, StreamStatus
@@ -72,8 +73,12 @@ def _follow(
     known = furthest_positions(reader.partition_info().positions for reader in readers)
     job = follow.job_for(settings, facts.partitions, facts.embedder, known, to_the_end=to_the_end)
     engine.host.read(job)
+    status = StreamStatus()
     while True:
-        status = _status(engine, job)
+        try:
+            status = _status(engine, job)
+        except Retryable as error:  # the state's database is away: the feed waits for it, and so does this
+            status = replace(status, waits=(str(error),), finished=False)
         on_progress(status)
         done = status.finished and not status.open_tasks
         if done or stop():

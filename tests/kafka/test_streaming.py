@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from benchmarks.kafka_broker import GivenBroker, KafkaBroker
+from benchmarks.postgres_server import GivenServer, PostgresServer
 from raygam.memory.errors import Misconfigured
 from raygam.memory.identity import partition_of, record_key
 from raygam.memory.model import User
 from raygam.pipeline import cli_kafka, cli_partitions, cli_run, cli_stream, follow, runtime
 from raygam.pipeline.config import Settings, read_settings
+from raygam.pipeline.location import AnyState
 
 State = dict[str, Any]
 PARTITIONS = 4
@@ -80,7 +82,7 @@ def filled(kafka: KafkaBroker | GivenBroker, make_topic: Callable[..., str], sou
     return topic
 
 
-def command(state: Path, *more: str) -> list[str]:
+def command(state: Path | str, *more: str) -> list[str]:
     return [sys.executable, "-m", "raygam", "run", "--state", str(state), *more]
 
 
@@ -132,7 +134,7 @@ def test_killed_again_and_again_it_ends_in_the_same_state(
     assert comparable(state_of(state)) == comparable(from_file)
 
 
-def taken(state: Path) -> int:
+def taken(state: AnyState) -> int:
     """Events in the ledger, by a reader beside the writer."""
     try:
         store = runtime.open_store(state)
@@ -184,6 +186,45 @@ def test_a_broker_that_dies_is_waited_for(
     assert (report["lag"], report["interrupted"], report["dead_letters"]) == (0, False, len(from_file["dead_letters"]))
     cli_stream.run(state, given, to_the_end=True, quiet=True)
     assert comparable(state_of(state)) == comparable(from_file)
+
+
+def test_a_database_that_dies_is_waited_for(
+    kafka: Any,
+    postgres_server: GivenServer,
+    make_topic: Any,
+    source: Path,
+    from_file: State,
+    tmp_path: Path,
+    state_of: Callable[[Path | str], State],
+) -> None:
+    """As for a broker; and a topic in a database gives what a file in a directory gives."""
+    if not isinstance(postgres_server, PostgresServer):
+        pytest.skip("the server is somebody else's, and is not killed")
+    given = settings(kafka, filled(kafka, make_topic, source))
+    url, log = postgres_server.database(), tmp_path / "log"
+    place = runtime.locate(url)
+    with log.open("w") as written:
+        process = subprocess.Popen(
+            command(url, "--json"), env=environment(given), stdout=subprocess.PIPE, stderr=written, text=True
+        )
+    try:
+        wait_for(lambda: taken(place) >= 300)
+        postgres_server.kill()
+        try:
+            wait_for(lambda: "waits: " in log.read_text())
+        finally:
+            postgres_server.start()
+        assert place.name in log.read_text()
+        wait_for(lambda: taken(place) == from_file_count(from_file))
+        process.send_signal(signal.SIGTERM)
+        report = json.loads(process.communicate(timeout=30)[0])
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert (report["lag"], report["interrupted"], report["state"]) == (0, False, place.name)
+    cli_stream.run(place, given, to_the_end=True, quiet=True)
+    assert comparable(state_of(url)) == comparable(from_file)
 
 
 def test_what_does_not_belong_becomes_a_dead_letter_where_it_was_found(
