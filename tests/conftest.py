@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 
 from benchmarks.kafka_broker import GivenBroker, KafkaBroker, broker_at_hand
@@ -111,6 +112,36 @@ def postgres_server() -> Iterator[GivenServer]:
 def postgres_url(postgres_server: GivenServer) -> str:
     """An empty database of the test's own."""
     return postgres_server.database()
+
+
+class Secretive(NamedTuple):
+    """A database where the user `secretive` needs a password, and may make a state."""
+
+    host: str
+    port: int
+    database: str
+    password: str
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://secretive@{self.host}:{self.port}/{self.database}"
+
+
+@pytest.fixture
+def secretive(postgres_server: GivenServer) -> Iterator[Secretive]:
+    """Needs a server of the tests' own: who may connect to another is not ours to set."""
+    if not isinstance(postgres_server, PostgresServer):
+        pytest.skip("the server is somebody else's; who may connect is not ours to set")
+    url = postgres_server.database()
+    with psycopg.connect(url, autocommit=True) as connection:
+        # Characters that a URL writes otherwise.
+        made = Secretive("127.0.0.1", postgres_server.port, connection.info.dbname, "zinc/foil:hat")
+        connection.execute(f"CREATE ROLE secretive LOGIN PASSWORD '{made.password}'")
+        connection.execute(f"GRANT CREATE ON DATABASE {made.database} TO secretive")
+        try:
+            yield made
+        finally:
+            connection.execute("DROP OWNED BY secretive; DROP ROLE secretive")
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +36,47 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_any_number_of_shards_builds_the_same(
     reference: Path, tmp_path: Path, shards: int, workers: int, state_of: Callable[[Path | str], State]
 ) -> None:
-    builds_the_same(reference, tmp_path / "state", shards, workers, state_of)
+    with builds_the_same(reference, tmp_path / "state", shards, workers, state_of):
+        pass
 
 
-def test_so_does_a_database(reference: Path, postgres_url: str, state_of: Callable[[Path | str], State]) -> None:
-    builds_the_same(reference, postgres_url, 2, 2, state_of)
+def test_so_does_a_database(
+    reference: Path, secretive: Any, state_of: Callable[[Path | str], State], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The password is in the environment of this process alone: the actors must be given it."""
+    monkeypatch.setenv("PGPASSWORD", secretive.password)
+    with builds_the_same(reference, secretive.url, 2, 2, state_of) as cluster:
+        other = secretive.url.replace("secretive@127.0.0.1", "somebody@localhost").replace("postgresql:", "postgres:")
+        shown = engine_command("show", "--state", other)  # another spelling, and no password
+        owned = {int(at): shard for at, shard in shown["owned"].items()}
+        assert owned == cluster.ask("progress").owned
+        moved = engine_command("move", "0", str(1 - int(owned[0][-1])), "--state", other)
+        assert moved["shard"] != owned[0]
+        assert secretive.password not in f"{cluster.spec} {shown} {moved}"
 
 
+def engine_command(*arguments: str) -> dict[str, Any]:
+    """What an operator types in another terminal."""
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-m", "raygam", "engine", *arguments, "--address", address, "--json"]
+    environment = {name: value for name, value in os.environ.items() if name != "PGPASSWORD"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+@contextmanager
 def builds_the_same(
     reference: Path, state: Path | str, shards: int, workers: int, state_of: Callable[[Path | str], State]
-) -> None:
+) -> Iterator[Any]:
+    """Streams, compares answers, gives the engine to the block, ends it, and compares states."""
     from raygam.actors.cluster import Cluster
     from raygam.actors.driving import run_file
 
-    cluster = Cluster.open(runtime.locate(state), read_settings(embedder="stub"), shards=shards, workers=workers)
+    place = runtime.locate(state)
+    cluster = Cluster.open(place, read_settings(embedder="stub"), shards=shards, workers=workers)
     try:
         report = run_file(cluster, EXAMPLES / "dialogues.jsonl")
         assert (report.accepted, report.duplicates, report.interrupted) == (469, 1, False)
@@ -58,9 +89,10 @@ def builds_the_same(
                 found = memory.search(user, question["question"])
                 mine = [(one.event.message_id, one.score) for one in found.memories]
                 assert answer(cluster, user, question["question"]) == (mine, memory.context(found))
+        yield cluster
     finally:
         cluster.close()
-    assert state_of(state) == state_of(reference)
+    assert state_of(place.address if place.directory is None else place.directory) == state_of(reference)
 
 
 def answer(cluster: Any, user: User, query: str) -> tuple[list[tuple[str, float]], str]:
