@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -233,11 +233,23 @@ def stop(pid: int, state: Path, partitions: list[int], *, inside: bool) -> None:
     """Stop a shard's process inside a write transaction, or outside of every one."""
     for _ in range(2000):
         os.kill(pid, signal.SIGSTOP)
+        wait_until_stopped(pid)
         if any(is_locked(state / f"partition-{at:04d}.db") for at in partitions) == inside:
             return
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.001)
     raise AssertionError(f"the process was never met {'inside' if inside else 'outside'} a transaction")
+
+
+def wait_until_stopped(pid: int) -> None:
+    """Its threads stop one by one, and on a busy machine one may run on into a transaction meanwhile."""
+
+    def state(thread: Path) -> str:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+        return "T"
+
+    wait_for(lambda: all(state(thread) == "T" for thread in Path(f"/proc/{pid}/task").iterdir()))
 
 
 def is_locked(path: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import random
@@ -12,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -203,7 +202,7 @@ def a_stopped_shard_is_replaced(engine: Engine) -> None:
         assert seconds < 15.0  # silence for five, then a new process, which takes some here
         assert engine.progress().pids["shard-0"] != pid
     finally:
-        with contextlib.suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
 
 
@@ -254,12 +253,24 @@ def stop_inside_a_transaction(pid: int, url: str, partitions: list[int]) -> None
     with psycopg.connect(url, autocommit=True) as connection:
         for _ in range(2000):
             os.kill(pid, signal.SIGSTOP)
+            wait_until_stopped(pid)
             time.sleep(0.01)  # what the server is doing for it comes to its end
             if any(is_held(connection, at) for at in partitions):
                 return
             os.kill(pid, signal.SIGCONT)
             time.sleep(0.002)
     raise AssertionError("the process was never met inside a transaction")
+
+
+def wait_until_stopped(pid: int) -> None:
+    """Its threads stop one by one, and on a busy machine one may run on into a transaction meanwhile."""
+
+    def state(thread: Path) -> str:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+        return "T"
+
+    wait_for(lambda: all(state(thread) == "T" for thread in Path(f"/proc/{pid}/task").iterdir()))
 
 
 def is_held(connection: psycopg.Connection[Any], partition: int) -> bool:
