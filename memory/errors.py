@@ -6,8 +6,8 @@
     ├── Fenced           another writer opened the partition; this one must stop
     ├── LeaseLost        the task is no longer this worker's; drop the proposal
     ├── Rejected         the input is wrong; it will be wrong again
-    ├── Misconfigured    the settings or the state directory need a person
-    │   ├── StateLocked  another engine holds the state directory
+    ├── Misconfigured    the settings or the state need a person
+    │   ├── StateLocked  another engine holds the state
     │   └── Refused      a server does not take us by these settings; it may by and by
     └── Stale            the read is behind the position that was asked for
 
@@ -46,7 +46,7 @@ class Misconfigured(RaygamError):
 
 
 class StateLocked(Misconfigured):
-    """Another engine is writing to this state directory."""
+    """Another engine is writing to this state."""
 
 
 class Refused(Misconfigured):
