@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..adapters.faiss_index import FaissFlatIndex
 from ..adapters.jsonl_source import JsonlSource
 from ..adapters.minilm_embedder import NAME as MINILM
 from ..adapters.minilm_embedder import MiniLMEmbedder, MiniLMTokenCounter, find_weights
-from ..adapters.postgres_connection import Server
-from ..adapters.postgres_store import PostgresStore
 from ..adapters.sqlite_store import SqliteStore
 from ..adapters.stub_embedder import StubEmbedder
 from ..memory.boundaries import TextTiling
@@ -35,6 +34,9 @@ from .location import AnyState, StateLocation, located
 from .reading import Reading
 from .topic_feed import TopicReader
 from .worker import Models
+
+if TYPE_CHECKING:
+    from ..adapters.postgres_store import PostgresStore
 
 STUB = "stub"
 _STUB_DIMENSION = 384
@@ -81,10 +83,12 @@ def locate(state: str | Path) -> StateLocation:
     """
     if isinstance(state, Path):
         return StateLocation.of_directory(state)
-    if PostgresStore.is_address(state):
-        server = Server.from_here(state)
-        return StateLocation(server.where, server.identity, None, server.address, server.one_node)
     if "://" in state:
+        if _postgres().is_address(state):
+            from ..adapters.postgres_connection import Server
+
+            server = Server.from_here(state)
+            return StateLocation(server.where, server.identity, None, server.address, server.one_node)
         raise Misconfigured(
             f"there is no state at an address that begins with {state.partition('://')[0]:.20}://; it is a directory, "
             "or postgresql://USER@HOST:PORT/DATABASE"
@@ -101,7 +105,7 @@ def for_all_nodes(state: StateLocation) -> StateLocation:
     """
     if state.directory is not None:
         return state.absolute()
-    return replace(state, address=PostgresStore.portable(state.address))
+    return replace(state, address=_postgres().portable(state.address))
 
 
 def open_engine(state: AnyState, settings: Settings, *, workers: int | None = None) -> Engine:
@@ -188,7 +192,7 @@ def recorded_facts(state: AnyState) -> StateFacts | None:
     """What a state was made with; None where there is none yet."""
     place = located(state)
     if place.directory is None:
-        return PostgresStore.recorded_facts(place.address)
+        return _postgres().recorded_facts(place.address)
     return SqliteStore.recorded_facts(place.directory)
 
 
@@ -248,7 +252,7 @@ def open_store(state: AnyState) -> Store:
     """
     place = located(state)
     if place.directory is None:
-        return PostgresStore.open_read_only(place.address)
+        return _postgres().open_read_only(place.address)
     return SqliteStore.open_read_only(place.directory)
 
 
@@ -260,7 +264,7 @@ def join_store(state: StateLocation, facts: StateFacts, cluster: str) -> Store:
         Misconfigured, Retryable: as `open_engine`.
     """
     if state.directory is None:
-        return PostgresStore.join(state.address, facts, cluster)
+        return _postgres().join(state.address, facts, cluster)
     return SqliteStore.join(state.directory, facts, cluster)
 
 
@@ -284,9 +288,16 @@ def embedder_at_hand(settings: Settings) -> str:
     return f"{MINILM} from {weights}" if weights else f"none: weights of {MINILM} are missing"
 
 
+def _postgres() -> type[PostgresStore]:
+    """Its driver takes a fifth of a second to load, which a command over a directory need not wait for."""
+    from ..adapters.postgres_store import PostgresStore
+
+    return PostgresStore
+
+
 def _create_or_open(state: StateLocation, facts: StateFacts) -> Store:
     if state.directory is None:
-        return PostgresStore.create_or_open(state.address, facts)
+        return _postgres().create_or_open(state.address, facts)
     return SqliteStore.create_or_open(state.directory, facts)
 
 
