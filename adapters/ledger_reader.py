@@ -11,14 +11,25 @@ from typing import Any
 
 from ..memory.model import Episode, Event, EventRelation, Layer, Topic, TopicRelation, User
 from ..memory.ports import LoggedTopics, Vectors
-from ..memory.writes import DeadLetter, PartitionInfo, TaskRow, TaskStatus, UserRow, VectorEntries
+from ..memory.writes import (
+    DeadLetter,
+    OutboxMessage,
+    PartitionInfo,
+    StoredLetter,
+    TaskRow,
+    TaskStatus,
+    UserRow,
+    VectorEntries,
+)
 from . import rows
+from .outbox_rows import first_messages
 from .place import Place
 from .queries import Queries
 from .schema import EVENT_STEP
 from .statements import Statements
 
 _PAGE = 1000
+_LETTERS_PAGE = 64  # each may have megabytes
 
 
 class LedgerReader(ABC):
@@ -167,11 +178,24 @@ class LedgerReader(ABC):
 
     def dead_letters(self) -> Iterator[DeadLetter]:
         """Records put aside, in the order in which they came."""
-        after = 0
-        while page := self._read(self._queries.DEAD_LETTERS_PAGE, (after, *self._place.partition_here, _PAGE, 0)):
-            for _, *values in page:
-                yield DeadLetter(*values)
+        return (stored.letter for stored in self.letters())
+
+    def letters(self, after: int = 0) -> Iterator[StoredLetter]:
+        """The same with their numbers, those above `after`, and whether they were replayed."""
+        here = self._place.partition_here
+        while page := self._read(self._queries.DEAD_LETTERS_PAGE, (after, *here, _LETTERS_PAGE, 0)):
+            for number, *values, run, done in page:
+                yield StoredLetter(number, DeadLetter(*values), run, bool(done))
             after = page[-1][0]
+
+    def messages(self, kind: str, limit: int, max_bytes: int) -> list[OutboxMessage]:
+        """The first messages of a kind that are still to be sent, in order, with their values."""
+        with self.snapshot():
+            return first_messages(self._read, self._statements, self._place, kind, limit, max_bytes)
+
+    def unsent(self) -> dict[str, int]:
+        """How many messages are still to be sent, by kind."""
+        return dict(self._read(self._statements.COUNT_MESSAGES, self._place.partition_here))
 
     def partition_info(self) -> PartitionInfo:
         """The partition at a glance, of one moment."""
@@ -183,6 +207,7 @@ class LedgerReader(ABC):
             sources = self._read(self._statements.READ_SOURCES, own)
             opener = self._read(self._statements.READ_OPENERS, own)
             letters: int = self._read(self._queries.COUNT_DEAD_LETTERS, own)[0][0]
+            unsent = sum(self.unsent().values())
         parked = tasks.get(TaskStatus.PARKED, 0)
         return PartitionInfo(
             partition=self._place.partition,
@@ -195,6 +220,7 @@ class LedgerReader(ABC):
             dead_letters=letters,
             counts=rows.decode_counts(held[0][5]) if held else {},
             opened_by=opener[0][0] if opener else "",
+            unsent_messages=unsent,
         )
 
     def tasks(self) -> list[TaskRow]:

@@ -12,12 +12,15 @@ from ..memory.model import Layer, User
 from ..memory.progression import Progress
 from ..memory.writes import SourcePosition, TaskStatus, UserRow, WriteSet
 from . import rows
+from .outbox_rows import message_rows
 from .schema import EVENT_STEP
 from .shard_ledger import ShardLedger
 from .write_rules import check_write
 
 _MAX_CACHED_OWNERS = 100_000
 _KEPT_OPENINGS = 20
+_MESSAGES_MADE = "outbox_messages"
+"""The count of all messages that a partition ever put out: the number of the latest."""
 
 
 class _Draft:
@@ -65,6 +68,8 @@ class LedgerWriter(ShardLedger):
             self._write_archives(write, draft, next_seq)
             self._write_users(write, draft)
             self._write_dead_letters(write)
+            self._write_messages(write, draft)
+            self._write_replays(write)
             self._session.execute(
                 self._statements.ADVANCE_PARTITION,
                 (
@@ -280,6 +285,24 @@ class LedgerWriter(ShardLedger):
                     for letter in write.dead_letters
                 ],
             )
+
+    def _write_messages(self, write: WriteSet, draft: _Draft) -> None:
+        at = self._place.partition
+        for kind, until in write.acknowledged.items():
+            self._session.execute(self._statements.FORGET_MESSAGES, (at, str(kind), until))
+        if write.messages:
+            made = draft.counts.get(_MESSAGES_MADE, 0)
+            self._session.executemany(self._statements.INSERT_MESSAGE, message_rows(at, made + 1, write.messages))
+            draft.counts[_MESSAGES_MADE] = made + len(write.messages)
+
+    def _write_replays(self, write: WriteSet) -> None:
+        at, many = self._place.partition, self._session.executemany
+        for begun in write.replays:
+            many(self._statements.INSERT_REPLAY, [(at, begun.run, 0)])
+            many(self._statements.INSERT_REPLAY_LETTER, [(number, at, begun.run) for number in begun.letters])
+        for run in write.replays_done:
+            if self._session.execute(self._statements.END_REPLAY, (at, run)).rowcount != 1:
+                raise self._fault(f"replay {run} was never begun")
 
     def _remember(self, draft: _Draft) -> None:
         if len(self._owners) + len(draft.owners) > _MAX_CACHED_OWNERS:

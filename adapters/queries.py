@@ -15,6 +15,8 @@ from .schema import (
     event_relation,
     owner,
     partition,
+    replay,
+    replay_letter,
     task,
     topic,
     topic_relation,
@@ -170,6 +172,14 @@ class Queries:
             dead_letter.c.reason,
             dead_letter.c.detail,
             dead_letter.c.payload,
+            replay.c.run,
+            replay.c.done,
+        )
+        again = (replay.c.partition == replay_letter.c.partition) & (replay.c.run == replay_letter.c.run)
+        letters = letters.select_from(
+            dead_letter.outerjoin(replay_letter, replay_letter.c.letter == dead_letter.c.number).outerjoin(
+                replay, again
+            )
         ).where(dead_letter.c.number > bindparam("after"), *dialect.is_partition(dead_letter.c.partition))
         self.DEAD_LETTERS_PAGE = dialect.one(
             letters.order_by(dead_letter.c.number).limit(bindparam("page")).offset(bindparam("skip")),

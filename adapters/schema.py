@@ -34,7 +34,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """The form of the state. Revision `f"{FORMAT_VERSION:04d}"` of the migrations makes it."""
 
 EVENT_STEP = 1 << 20
@@ -328,3 +328,43 @@ dead_letter = _table(
     _column("payload", LargeBinary),
     UniqueConstraint("partition", "source", "source_offset"),
 )
+
+replay = _table(
+    "replay",
+    _column("partition", Whole, ForeignKey("partition.partition")),
+    _column("run", Whole),
+    _column("done", Integer),
+    PrimaryKeyConstraint("partition", "run"),
+)
+"""Dead letters taken up again: one row each time; not done until all of it is in the owners' partitions."""
+
+replay_letter = _table(
+    "replay_letter",
+    _column("letter", Whole, ForeignKey("dead_letter.number"), autoincrement=False),
+    _column("partition", Whole),
+    _column("run", Whole),
+    PrimaryKeyConstraint("letter"),  # a letter is taken up once
+    ForeignKeyConstraint(["partition", "run"], ["replay.partition", "replay.run"]),
+)
+
+outbox = _table(
+    "outbox",
+    _column("partition", Whole, ForeignKey("partition.partition")),
+    _column("kind", Characters),
+    _column("number", Whole),
+    _column("id", Characters),
+    _column("key", LargeBinary, nullable=True),
+    _column("headers", Characters),
+    _column("value", LargeBinary, nullable=True),
+    _column("letter_source", Characters, nullable=True),
+    _column("letter_offset", Whole, nullable=True),
+    PrimaryKeyConstraint("partition", "kind", "number"),
+    ForeignKeyConstraint(
+        ["partition", "letter_source", "letter_offset"],
+        ["dead_letter.partition", "dead_letter.source", "dead_letter.source_offset"],
+    ),
+    CheckConstraint("kind IN ('dead_letter', 'update')", name="outbox_kind"),
+    CheckConstraint("(value IS NULL) = (letter_source IS NOT NULL)", name="outbox_value"),
+    CheckConstraint("(letter_source IS NULL) = (letter_offset IS NULL)", name="outbox_letter"),
+)
+"""What is still to be sent. A message with a dead letter's bytes names the letter: they are stored once."""

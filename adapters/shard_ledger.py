@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager
 
 from ..memory.errors import Fenced
 from ..memory.model import User
-from ..memory.writes import CommandRow, SourcePosition, StoredUser, TaskRow
+from ..memory.writes import CommandRow, OutboxMessage, SourcePosition, StoredUser, TaskRow
 from . import rows
+from .outbox_rows import first_messages
 from .place import Place
 from .session import Session
 from .statements import Statements
@@ -155,6 +156,21 @@ class ShardLedger(ABC):
         with self._errors():
             found = self._session.execute(self._statements.UNSETTLED_USERS, self._place.owners_here * 4)
             return [User(*row) for row in found]
+
+    def messages(self, kind: str, limit: int, max_bytes: int) -> list[OutboxMessage]:
+        """The first messages of a kind that are still to be sent, in order, with their values."""
+        self._ready()
+        with self._errors():
+            return first_messages(self._fetched, self._statements, self._place, kind, limit, max_bytes)
+
+    def unsent(self) -> dict[str, int]:
+        """How many messages are still to be sent, by kind."""
+        self._ready()
+        with self._errors():
+            return dict(self._fetched(self._statements.COUNT_MESSAGES, self._place.partition_here))
+
+    def _fetched(self, statement: str, parameters: tuple[object, ...]) -> list[rows.Row]:
+        return self._session.execute(statement, parameters).fetchall()
 
     def _partition_row(self, statement: str) -> rows.Row:
         found: rows.Row = self._session.execute(statement, self._place.partition_here).fetchone()

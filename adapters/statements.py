@@ -32,8 +32,11 @@ from .schema import (
     event,
     event_relation,
     opening,
+    outbox,
     owner,
     partition,
+    replay,
+    replay_letter,
     source_position,
     task,
     topic,
@@ -82,6 +85,7 @@ class Statements:
 
     def __init__(self, dialect: Dialect) -> None:
         self._partition(dialect)
+        self._messages(dialect)
         self._users(dialect)
         self._events(dialect)
         self._tasks(dialect)
@@ -144,6 +148,49 @@ class Statements:
             dead_letter,
             ("partition", "source", "source_offset", "reason", "detail", "payload"),
             (dead_letter.c.partition, dead_letter.c.source, dead_letter.c.source_offset),
+        )
+
+    def _messages(self, dialect: Dialect) -> None:
+        """What is to be sent, and what is taken up again."""
+        self.INSERT_MESSAGE = dialect.insert(outbox)
+        of_kind = (outbox.c.partition == bindparam("at"), outbox.c.kind == bindparam("of_kind"))
+        names = ("at", "of_kind")
+        is_letter = (
+            (dead_letter.c.partition == outbox.c.partition)
+            & (dead_letter.c.source == outbox.c.letter_source)
+            & (dead_letter.c.source_offset == outbox.c.letter_offset)
+        )
+        with_letters = outbox.outerjoin(dead_letter, is_letter)
+        value = func.coalesce(outbox.c.value, dead_letter.c.payload)
+        size = func.coalesce(func.length(outbox.c.value), func.length(dead_letter.c.payload))
+        sizes = select(outbox.c.number, size).select_from(with_letters).where(*of_kind)
+        self.MESSAGE_SIZES = dialect.one(
+            sizes.order_by(outbox.c.number).limit(bindparam("page")).offset(bindparam("skip")), *names, "page", "skip"
+        )
+        whole = select(outbox.c.number, outbox.c.id, outbox.c.key, outbox.c.headers, value)
+        self.MESSAGES = dialect.one(
+            whole.add_columns(outbox.c.letter_source, outbox.c.letter_offset)
+            .select_from(with_letters)
+            .where(*of_kind, outbox.c.number <= bindparam("until"))
+            .order_by(outbox.c.number),
+            *(*names, "until"),
+        )
+        self.COUNT_MESSAGES = dialect.one(
+            select(outbox.c.kind, func.count())
+            .where(*dialect.is_partition(outbox.c.partition))
+            .group_by(outbox.c.kind),
+            *dialect.partition_here,
+        )
+        self.FORGET_MESSAGES = dialect.one(
+            delete(outbox).where(*of_kind, outbox.c.number <= bindparam("until")), *names, "until"
+        )
+        self.INSERT_REPLAY = dialect.insert(replay)
+        self.INSERT_REPLAY_LETTER = dialect.insert(replay_letter)
+        self.END_REPLAY = dialect.one(
+            update(replay)
+            .values(done=literal_column("1", Integer))
+            .where(replay.c.partition == bindparam("at"), replay.c.run == bindparam("of_run")),
+            *("at", "of_run"),
         )
 
     def _users(self, dialect: Dialect) -> None:

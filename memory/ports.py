@@ -19,9 +19,11 @@ from .model import Cut, Episode, Event, EventRelation, Layer, Topic, TopicRelati
 from .proposal import Candidate, ScoredRelation, SegmentNotes
 from .writes import (
     DeadLetter,
+    OutboxMessage,
     PartitionInfo,
     SourcePosition,
     StateFacts,
+    StoredLetter,
     StoredUser,
     TaskRow,
     UserRow,
@@ -256,6 +258,10 @@ class OperationsReader(Protocol):
 
     def dead_letters(self) -> Iterator[DeadLetter]: ...
 
+    def letters(self, after: int = 0) -> Iterator[StoredLetter]:
+        """The same with their numbers, those above `after`, and whether they were replayed."""
+        ...
+
     def partition_info(self) -> PartitionInfo: ...
 
     def tasks(self) -> list[TaskRow]:
@@ -263,11 +269,29 @@ class OperationsReader(Protocol):
         ...
 
 
-class Writer(Ledger, ShardReader, Protocol):
+class OutboxReader(Protocol):
+    """What of a partition is still to be sent."""
+
+    def messages(self, kind: str, limit: int, max_bytes: int) -> list[OutboxMessage]:
+        """The first messages of a kind, in order, with their values.
+
+        Args:
+            kind: one of `MessageKind`.
+            limit: at most so many.
+            max_bytes: and with values of so many bytes together; the first one comes also where it has more.
+        """
+        ...
+
+    def unsent(self) -> dict[str, int]:
+        """How many messages there are, by kind; a kind without any is left out."""
+        ...
+
+
+class Writer(Ledger, ShardReader, OutboxReader, Protocol):
     """A partition opened for writing."""
 
 
-class Reader(GraphReader, VectorLogReader, TaskReader, OperationsReader, Protocol):
+class Reader(GraphReader, VectorLogReader, TaskReader, OperationsReader, OutboxReader, Protocol):
     """A partition opened for reading, beside its writer. Thread-safe."""
 
     def snapshot(self) -> AbstractContextManager[None]:

@@ -159,6 +159,66 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredLetter:
+    """A dead letter as it stands in the ledger.
+
+    Attributes:
+        number: its number; rises with arrival.
+        letter: the letter.
+        replay: the run of its partition that took it up again, None if none did.
+        replayed: whether that run is done.
+    """
+
+    number: int
+    letter: DeadLetter
+    replay: int | None = None
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRun:
+    """The letters of a partition that are taken up again together.
+
+    Attributes:
+        run: its number in the partition, from 1 on.
+        letters: numbers of the letters; none of them in another run.
+    """
+
+    run: int
+    letters: tuple[int, ...]
+
+
+class MessageKind(StrEnum):
+    """What leaves the engine. Messages of one kind keep their order in a partition."""
+
+    DEAD_LETTER = "dead_letter"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxMessage:
+    """A message for other systems, kept in the ledger until it is acknowledged.
+
+    Attributes:
+        kind: one of `MessageKind`.
+        id: what it is known by when it comes twice; the same on every replay.
+        key: the record key, None where nobody owns it.
+        headers: names and values.
+        value: the bytes; None while it is written if they are those of `letter`.
+        letter: source and offset of the dead letter whose bytes it has, so that they are stored once.
+        number: its number in the partition; the ledger gives it.
+    """
+
+    kind: str
+    id: str
+    key: bytes | None
+    headers: tuple[tuple[str, str], ...]
+    value: bytes | None = None
+    letter: tuple[str, int] | None = None
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class VectorEntries:
     """A run of a user's vector log, in order.
 
@@ -208,7 +268,8 @@ class WriteSet:
     """Everything one transaction changes (invariant 1). Empty fields change nothing.
 
     `events[i]` has the embedding `vectors[i]`, shape `(len(events), dimension)`.
-    The ledger numbers the vector log: events first, in order, then topics.
+    The ledger numbers the vector log: events first, in order, then topics. It numbers
+    `messages` too; `acknowledged` names, per kind, the number up to which they go.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -223,6 +284,10 @@ class WriteSet:
     finished: list[tuple[str, str]] = field(default_factory=list)
     closed: list[ClosedEpisode] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
+    messages: list[OutboxMessage] = field(default_factory=list)
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    replays: list[ReplayRun] = field(default_factory=list)
+    replays_done: list[int] = field(default_factory=list)
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -240,3 +305,4 @@ class PartitionInfo:
     dead_letters: int
     counts: Mapping[str, int]
     opened_by: str = ""
+    unsent_messages: int = 0

@@ -244,7 +244,8 @@ def test_a_state_of_the_first_format_is_brought_up(directory: Path) -> None:
         store.writer(0).commit(turns(3))
     for path in directory.glob("partition-*.db"):
         with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("DROP TABLE opening")
+            for table in ("opening", "outbox", "replay_letter", "replay"):
+                connection.execute(f"DROP TABLE {table}")
             connection.execute("UPDATE alembic_version SET version_num = '0001'")
     with closing(sqlite3.connect(directory / "state.db")) as connection, connection:
         connection.execute("UPDATE fact SET value = '1' WHERE name = 'format'")
