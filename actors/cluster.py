@@ -50,6 +50,7 @@ def make_host(name: str, spec: ClusterSpec) -> ShardHost:
             spec.state.directory,
             RayMetrics(),
             lambda job: runtime.open_topic(job, spec.facts),
+            lambda job: runtime.message_sink(settings, job),
         )
     except BaseException:
         store.close()

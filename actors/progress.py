@@ -27,6 +27,8 @@ class Progress:
         parked_tasks: that wait for a person.
         paused: what reading waits for.
         obstacles: errors that are tried again after.
+        unsent: messages for other systems that are not sent yet.
+        sending: what stands in their way; reading goes on.
         failure: the error that ended reading, empty if none.
         misconfigured: that error is for a person to mend.
         incomplete_line: the offset of a last line that is not complete yet, or None.
@@ -48,6 +50,8 @@ class Progress:
     parked_tasks: int = 0
     paused: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
+    unsent: int = 0
+    sending: tuple[str, ...] = ()
     failure: str = ""
     misconfigured: bool = False
     incomplete_line: int | None = None
@@ -98,6 +102,8 @@ def merged(
         parked_tasks=sum(held.parked_tasks for held in held_all),
         paused=tuple(dict.fromkeys(feed.paused for feed in feeds if feed.paused)),
         obstacles=tuple(dict.fromkeys(said)),
+        unsent=sum(status.unsent for status in statuses),
+        sending=tuple(dict.fromkeys(text for status in statuses for text in status.sending)),
         failure=failed.failure if failed else "",
         misconfigured=failed is not None and failed.misconfigured,
         incomplete_line=next((feed.incomplete_line for feed in feeds if feed.incomplete_line is not None), None),

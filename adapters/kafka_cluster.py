@@ -11,12 +11,12 @@ from typing import Any, Self
 from kafka import KafkaAdminClient, TopicPartition, errors
 from kafka.admin import OffsetSpec
 
+from ..memory import identity
 from ..memory.errors import Misconfigured, RaygamError
 from . import kafka_errors
 from .kafka_connection import KafkaConnection
 from .kafka_probe import check_connection
 
-SOURCE_PREFIX = "kafka:"
 _UNKNOWN_TOPIC, _INVALID_NAME, _NOT_AUTHORIZED = 3, 17, 29
 
 
@@ -43,7 +43,7 @@ class TopicFacts:
     @property
     def source_id(self) -> str:
         """The topic as a source of turns."""
-        return SOURCE_PREFIX + self.topic_id
+        return identity.TOPIC_SOURCE + self.topic_id
 
 
 @dataclass(frozen=True, slots=True)

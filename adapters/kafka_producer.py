@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from kafka import KafkaProducer, codec, errors
@@ -34,24 +35,13 @@ class TopicProducer:
         self._topic = topic
         self._failure: Exception | None = None
         self.acknowledged = 0
-        check_connection(connection)
-        try:
-            self._client: Any = KafkaProducer(
-                **connection.client_options(),
-                acks="all",
-                enable_idempotence=True,
-                compression_type="lz4" if codec.has_lz4() else "gzip",
-                linger_ms=20,
-                batch_size=64 * 1024,
-                # What the client counts beside the value: key, headers and the batch's own fields.
-                max_request_size=max_record_bytes + 64 * 1024,
-                delivery_timeout_ms=_DELIVERY_SECONDS * 1000,
-                max_block_ms=30_000,
-                allow_auto_create_topics=False,
-                bootstrap_timeout_ms=10_000,
-            )
-        except errors.KafkaError as error:
-            raise kafka_errors.explained(error, connection, topic) from None
+        self._client: Any = make_client(
+            connection,
+            topic,
+            # What the client counts beside the value: key, headers and the batch's own fields.
+            max_request_bytes=max_record_bytes + 64 * 1024,
+            delivery_seconds=_DELIVERY_SECONDS,
+        )
 
     def send(self, partition: int, key: bytes | None, value: bytes) -> None:
         """Queue a record; wait while the queue is full.
@@ -84,7 +74,8 @@ class TopicProducer:
         try:
             self._client.close(timeout=1)
         except errors.KafkaTimeoutError:
-            self._client.close(timeout=0)
+            with suppress(errors.KafkaTimeoutError):  # it says again what it has not delivered
+                self._client.close(timeout=0)
 
     def _note_delivery(self, found: object) -> None:
         self.acknowledged += 1
@@ -101,3 +92,36 @@ class TopicProducer:
         if isinstance(error, errors.KafkaError):
             return kafka_errors.explained(error, self._connection, self._topic)
         return RaygamError(f"records cannot be sent to topic {self._topic}: {type(error).__name__}: {error}")
+
+
+def make_client(connection: KafkaConnection, topic: str, *, max_request_bytes: int, delivery_seconds: int) -> Any:
+    """A client that sends in order, and counts what every replica has as acknowledged.
+
+    Args:
+        connection: where and as whom.
+        topic: what errors are about.
+        max_request_bytes: larger records are refused here.
+        delivery_seconds: a record that is not acknowledged by then has failed.
+
+    Raises:
+        Misconfigured: the cluster refuses the settings.
+        Retryable: no broker answers.
+    """
+    check_connection(connection)
+    try:
+        return KafkaProducer(
+            **connection.client_options(),
+            acks="all",
+            enable_idempotence=True,
+            compression_type="lz4" if codec.has_lz4() else "gzip",
+            linger_ms=20,
+            batch_size=64 * 1024,
+            max_request_size=max_request_bytes,
+            delivery_timeout_ms=delivery_seconds * 1000,
+            request_timeout_ms=min(delivery_seconds * 500, 30_000),
+            max_block_ms=min(delivery_seconds * 1000, 30_000),
+            allow_auto_create_topics=False,
+            bootstrap_timeout_ms=10_000,
+        )
+    except errors.KafkaError as error:
+        raise kafka_errors.explained(error, connection, topic) from None

@@ -16,9 +16,10 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition, errors
 
 from ..memory.errors import Misconfigured, Retryable
+from ..memory.identity import TOPIC_SOURCE
 from ..memory.writes import SourcePosition
 from . import kafka_errors
-from .kafka_cluster import SOURCE_PREFIX, KafkaCluster, LogRange, TopicFacts
+from .kafka_cluster import KafkaCluster, LogRange, TopicFacts
 from .kafka_connection import KafkaConnection
 
 log = logging.getLogger("raygam.kafka")
@@ -126,9 +127,9 @@ class KafkaReader:
         """
         name, topic_id = self._facts.name, self._facts.topic_id
         others = [
-            source.removeprefix(SOURCE_PREFIX)
+            source.removeprefix(TOPIC_SOURCE)
             for source, position in known.items()
-            if source.startswith(SOURCE_PREFIX) and position.name == name and source != self.source_id
+            if source.startswith(TOPIC_SOURCE) and position.name == name and source != self.source_id
         ]
         if others and self.source_id not in known and self._accept != topic_id:
             raise _made_anew(name, others[-1], topic_id)

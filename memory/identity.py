@@ -14,6 +14,8 @@ from .errors import Misconfigured
 from .model import User
 
 PARTITIONERS = ("murmur2", "crc32")
+TOPIC_SOURCE = "kafka:"
+"""How the id of a source begins that is a topic; the topic's id follows."""
 
 
 def _digest(*parts: str) -> str:
@@ -34,6 +36,11 @@ def episode_id(task: str, ordinal: int) -> str:
 def topic_id(task: str, ordinal: int) -> str:
     """Id of the topic of a task's `ordinal`-th episode."""
     return _digest("topic", task, str(ordinal))
+
+
+def letter_id(source: str, partition: int, offset: int) -> str:
+    """Id of the message that tells of a dead letter: where the record lies."""
+    return _digest("dead_letter", source, str(partition), str(offset))
 
 
 def record_key(user: User) -> bytes:

@@ -15,7 +15,13 @@ def free_bytes(path: Path) -> int:
 
 
 def obstruction(
-    settings: HostSettings, state_path: Path | None, open_tasks: int, waiting_turns: int, *, paused: bool
+    settings: HostSettings,
+    state_path: Path | None,
+    open_tasks: int,
+    waiting_turns: int,
+    unsent: int = 0,
+    *,
+    paused: bool,
 ) -> str:
     """Say why reading waits; empty if it does not.
 
@@ -24,6 +30,7 @@ def obstruction(
         state_path: where the state's disk is looked at; None for a database, which refuses by itself when it is full.
         open_tasks: tasks that workers will take.
         waiting_turns: turns in memory behind them.
+        unsent: messages for other systems that are not sent yet.
         paused: it waits already: it goes on when half of a limit is free again, so that it does not stop
             and go with every task.
     """
@@ -33,6 +40,9 @@ def obstruction(
         return f"{open_tasks} tasks are open, of {tasks} at most (max_open_tasks)"
     if waiting_turns > turns // part:
         return f"{waiting_turns} turns wait for tasks, of {turns} at most (max_waiting_turns)"
+    if unsent > settings.max_unsent_messages // part:
+        most = settings.max_unsent_messages
+        return f"{unsent} messages for other systems are not sent, of {most} at most (max_unsent_messages)"
     if state_path is not None and (free := free_bytes(state_path)) < settings.min_free_bytes:
         return f"the disk has {free} bytes left, fewer than {settings.min_free_bytes} (min_free_bytes)"
     return ""

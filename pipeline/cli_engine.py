@@ -43,6 +43,9 @@ def show(state: State, address: Address = "auto", as_json: Json = False) -> None
         lines.append(f"reading {found['job']['name']}: {found['offset']:,} of {found['size']:,} {found['job']['unit']}")
     lines += [f"reading has ended: {found['failure']}"] if found["failure"] else []
     lines += [f"waits: {why}" for why in (*found["paused"], *found["obstacles"])]
+    if found["unsent"]:
+        lines.append(f"messages for other systems that are not sent yet: {found['unsent']:,}")
+    lines += found["sending"]
     if found["replaced"]:
         lines.append(
             "replaced: " + ", ".join(f"{place} {count}x" for place, count in sorted(found["replaced"].items()))

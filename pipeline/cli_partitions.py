@@ -31,6 +31,7 @@ def partitions(state: AnyState, settings: Settings) -> dict[str, Any]:
                     "open_tasks": info.open_tasks,
                     "parked_tasks": info.parked_tasks,
                     "dead_letters": info.dead_letters,
+                    "unsent_messages": info.unsent_messages,
                     "positions": {
                         source: {"next_offset": position.next_offset, "name": position.name}
                         for source, position in sorted(info.positions.items())
@@ -69,7 +70,7 @@ def partitions_table(document: dict[str, Any]) -> Table:
     """One row a partition."""
     table = Table(title=f"{len(document['partitions'])} partitions, placed by {document['partitioner']}")
     topic = document.get("topic")
-    for name in ("partition", "epoch", "users", "turns", "open tasks", "parked", "dead letters"):
+    for name in ("partition", "epoch", "users", "turns", "open tasks", "parked", "dead letters", "unsent"):
         table.add_column(name, justify="right")
     if topic:
         table.add_column("topic ends at", justify="right")
@@ -80,7 +81,10 @@ def partitions_table(document: dict[str, Any]) -> Table:
         sources = [f"{held['name'] or source} @ {held['next_offset']:,}" for source, held in one["positions"].items()]
         numbers = [
             one[name]
-            for name in ("partition", "epoch", "users", "events", "open_tasks", "parked_tasks", "dead_letters")
+            for name in (
+                *("partition", "epoch", "users", "events"),
+                *("open_tasks", "parked_tasks", "dead_letters", "unsent_messages"),
+            )
         ]
         held = one.get("kafka")
         lag = [f"{held['end']:,}", f"{held['lag']:,}"] if held else ["–", "–"] if topic else []

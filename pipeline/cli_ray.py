@@ -97,7 +97,7 @@ def follow_topic(
 
 
 def _stream_status(progress: Progress) -> StreamStatus:
-    waits = (*progress.paused, *progress.obstacles)
+    waits = (*progress.paused, *progress.obstacles, *progress.sending)
     return StreamStatus(progress.accepted, progress.lag, progress.open_tasks, waits, progress.finished)
 
 
@@ -140,7 +140,7 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
     task = bar.add_task("ingesting", total=None, detail="")
 
     def advance(progress: Progress) -> None:
-        waiting = progress.paused or progress.obstacles
+        waiting = progress.paused or progress.obstacles or progress.sending
         detail = f"{progress.accepted:,} turns, {progress.open_tasks:,} tasks open"
         bar.update(
             task,

@@ -97,7 +97,7 @@ def _status(engine: LocalEngine, job: TopicJob) -> StreamStatus:
         accepted=sum(feed.accepted for feed in host.feeds),
         lag=sum(sum(feed.lag.values()) for feed in host.feeds),
         open_tasks=sum(held.open_tasks for held in host.partitions.values()),
-        waits=tuple(filter(None, [*waits, *engine.obstacles()])),
+        waits=tuple(filter(None, [*waits, *engine.obstacles(), *host.sending])),
         finished=bool(host.feeds) and all(feed.flushed and feed.ended for feed in host.feeds),
     )
 

@@ -139,7 +139,9 @@ class Settings(KafkaFields, BaseSettings):
     @property
     def shard(self) -> ShardSettings:
         """The shard's settings."""
-        return ShardSettings(self.limits, self.lease_seconds, self.max_attempts, self.max_resident_users)
+        return ShardSettings(
+            self.limits, self.lease_seconds, self.max_attempts, self.max_resident_users, self.outbox_rules
+        )
 
 
 def read_settings(**given: object) -> Settings:

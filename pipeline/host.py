@@ -29,6 +29,7 @@ from .host_status import HostGauges, HostSettings, HostStatus, PartitionStatus
 from .intake import Intake
 from .jobs import FileJob, Job, TopicJob
 from .metrics import Metrics, NoMetrics
+from .publisher import MessageSink, Publisher
 from .reading import Reading
 from .shard import Receipt, Shard
 from .topic_feed import TopicFeed, TopicReader
@@ -59,6 +60,8 @@ class ShardHost:
         state_path: where the state's disk is looked at; None for a database, which refuses by itself when it is full.
         metrics: where figures go.
         open_topic: opens a topic for reading; None where the host reads files only.
+        make_sink: makes what sends messages to other systems, given the topic that was read last; None where
+            they stay in the outboxes.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class ShardHost:
         state_path: Path | None,
         metrics: Metrics | None = None,
         open_topic: Callable[[TopicJob], TopicReader] | None = None,
+        make_sink: Callable[[TopicJob | None], MessageSink] | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -94,7 +98,10 @@ class ShardHost:
         self._owned: dict[int, _Owned] = {}
         self._feeds: list[Feed] = []
         self._job: Job | None = None
+        self._topic_job: TopicJob | None = None
         self._closed = False
+        make = None if make_sink is None else lambda: make_sink(self._topic_job)
+        self._publisher = Publisher(name, self.partitions, self._calling, make, self.metrics)
 
     # Ownership
 
@@ -154,6 +161,7 @@ class ShardHost:
         with self._lock:
             self._closed = True
         self.stop_reading()
+        self._publisher.close()
         with self._opening, self._lock:  # an opening that is under way would bump the epoch after the end
             owned = dict(self._owned)
         for partition, entry in owned.items():
@@ -170,6 +178,7 @@ class ShardHost:
             if self._closed:
                 raise NotOwner(f"shard {self.name} is closed; ask another")
             self._job = job
+            self._topic_job = job if isinstance(job, TopicJob) else self._topic_job
             for feed in self._feeds:
                 if feed.job != job or not feed.partitions:
                     feed.stop()
@@ -211,6 +220,7 @@ class ShardHost:
             self.metrics.count("raygam_turns_duplicate_total", receipt.duplicates, shard=self.name)
         if receipt.dead_letters:
             self.metrics.count("raygam_dead_letters_total", receipt.dead_letters, shard=self.name)
+            self._signal()
         return receipt
 
     def flush(self, partition: int, users: Sequence[User] | None = None) -> int:
@@ -282,7 +292,8 @@ class ShardHost:
             job = self._job
         partitions = self._of_each(lambda shard: PartitionStatus(shard.epoch, *shard.task_counts(), shard.positions()))
         holders = set().union(*self._of_each(lambda shard: shard.lease_holders()).values())
-        status = HostStatus(self.name, self._pid, partitions, feeds, job, tuple(sorted(holders)))
+        messages = self._publisher.unsent(), self._publisher.obstacles()
+        status = HostStatus(self.name, self._pid, partitions, feeds, job, tuple(sorted(holders)), *messages)
         self._gauges.set(status)
         return status
 
@@ -290,7 +301,7 @@ class ShardHost:
         """Why reading waits at the moment, empty if it does not; see `capacity.obstruction`."""
         open_tasks = sum(self._of_each(lambda shard: shard.task_counts()[0]).values())
         turns = sum(self._of_each(lambda shard: shard.waiting_turns()).values())
-        return obstruction(self.settings, self.state_path, open_tasks, turns, paused=paused)
+        return obstruction(self.settings, self.state_path, open_tasks, turns, self._publisher.unsent(), paused=paused)
 
     def wait_for_capacity(self, stopped: Callable[[], bool], paused: Callable[[str], None]) -> None:
         """Return once tasks and disk have caught up, or `stopped()`; `paused` is told why it waits."""
@@ -378,3 +389,4 @@ class ShardHost:
         with self._changed:
             self._signals += 1
             self._changed.notify_all()
+        self._publisher.wake()

@@ -20,6 +20,7 @@ class HostSettings:
         max_waiting_turns: and while more turns wait, in memory, for open tasks of their users.
         min_free_bytes: reading waits while the state's disk has less room.
         read_ahead: chunks decoded and embedded before their turn.
+        max_unsent_messages: reading waits while more messages for other systems are not sent.
     """
 
     shard: ShardSettings = field(default_factory=ShardSettings)
@@ -27,6 +28,7 @@ class HostSettings:
     max_waiting_turns: int = 100_000
     min_free_bytes: int = 256 * 1024 * 1024
     read_ahead: int = 2
+    max_unsent_messages: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,10 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """What a host says of itself: the partitions that it has, its feeds, and who holds leases."""
+    """What a host says of itself: the partitions that it has, its feeds, and who holds leases.
+
+    `unsent` messages wait for other systems; `sending` says what stands in their way.
+    """
 
     name: str
     pid: int
@@ -49,6 +54,8 @@ class HostStatus:
     feeds: list[FeedStatus]
     job: Job | None
     holders: tuple[str, ...] = ()
+    unsent: int = 0
+    sending: tuple[str, ...] = ()
 
 
 class HostGauges:
@@ -67,6 +74,7 @@ class HostGauges:
         gauge("raygam_partitions", len(held), shard=shard)
         gauge("raygam_open_tasks", sum(one.open_tasks for one in held), shard=shard)
         gauge("raygam_parked_tasks", sum(one.parked_tasks for one in held), shard=shard)
+        gauge("raygam_outbox_messages", status.unsent, shard=shard)
         gauge("raygam_reading_paused", float(any(feed.paused for feed in status.feeds)), shard=shard)
         gauge("raygam_source_lag_bytes", sum(feed.size - feed.offset for feed in files), shard=shard)
         for at in self._lags_shown - lags.keys():

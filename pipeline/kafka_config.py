@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, SecretStr
 
 from ..memory.errors import Misconfigured
+from .outbox import OutboxRules
 
 
 class KafkaFields(BaseModel):
@@ -15,6 +16,13 @@ class KafkaFields(BaseModel):
 
     kafka_brokers: str | None = Field(None, description="host:port of some brokers, with commas; they name the others")
     kafka_topic: str = Field("dialogue", min_length=1, description="the topic with the dialogue")
+    kafka_dead_letters: bool = Field(
+        True, description="records of the topic that cannot be taken go to the topic <kafka_topic>.dead too"
+    )
+    kafka_updates_topic: str | None = Field(
+        None, min_length=1, description="the topic that is told of every consolidated episode; default: nobody is"
+    )
+    max_unsent_messages: int = Field(10_000, ge=1, description="reading waits while more messages are not sent *")
     kafka_security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="what the brokers' port speaks: SSL is TLS, SASL asks for user and password"
     )
@@ -60,6 +68,20 @@ class KafkaFields(BaseModel):
         if self.kafka_poll_records is not None:
             return self.kafka_poll_records
         return 4096 if embedder.startswith("stub") else 256
+
+    @property
+    def outbox_rules(self) -> OutboxRules:
+        """What is told to other systems.
+
+        Raises:
+            Misconfigured: something is to be sent, and no broker is named.
+        """
+        if self.kafka_updates_topic is not None and self.kafka_brokers is None:
+            raise Misconfigured(
+                f"kafka_updates_topic is {self.kafka_updates_topic}, and no Kafka broker is named: nobody would be told. "
+                "Set kafka_brokers too, or leave kafka_updates_topic out"
+            )
+        return OutboxRules(self.kafka_dead_letters, self.kafka_updates_topic is not None)
 
     def kafka_secret(self) -> SecretStr | None:
         """The password, from the setting or from its file.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..adapters.kafka_cluster import KafkaCluster
 from ..adapters.kafka_connection import KafkaConnection
+from ..adapters.kafka_messages import MessageProducer
 from ..adapters.kafka_producer import TopicProducer
 from ..adapters.kafka_source import KafkaReader
 from ..memory.errors import Misconfigured
@@ -54,3 +55,8 @@ def open_producer(settings: Settings) -> TopicProducer:
     return TopicProducer(
         connection(settings), settings.kafka_topic, max_record_bytes=settings.record_limits.max_record_bytes
     )
+
+
+def open_messages(settings: KafkaFields, updates_topic: str | None) -> MessageProducer:
+    """Where messages of the outbox go; the caller closes it."""
+    return MessageProducer(connection(settings), updates_topic)

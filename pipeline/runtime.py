@@ -31,6 +31,7 @@ from .intake import Intake
 from .jobs import TopicJob
 from .local import LocalEngine
 from .location import AnyState, StateLocation, located
+from .publisher import MessageSink
 from .reading import Reading
 from .topic_feed import TopicReader
 from .worker import Models
@@ -169,6 +170,7 @@ def open_local(state: AnyState, settings: Settings, *, workers: int | None = Non
             open_source,
             place.directory,
             open_topic=lambda job: open_topic(job, facts),
+            make_sink=lambda job: message_sink(settings, job),
         )
         return LocalEngine(
             host,
@@ -185,7 +187,13 @@ def open_local(state: AnyState, settings: Settings, *, workers: int | None = Non
 
 def host_settings(settings: Settings) -> HostSettings:
     """What a host of shards is set to."""
-    return HostSettings(settings.shard, settings.max_open_tasks, settings.max_waiting_turns, settings.min_free_bytes)
+    return HostSettings(
+        settings.shard,
+        settings.max_open_tasks,
+        settings.max_waiting_turns,
+        settings.min_free_bytes,
+        max_unsent_messages=settings.max_unsent_messages,
+    )
 
 
 def recorded_facts(state: AnyState) -> StateFacts | None:
@@ -278,6 +286,18 @@ def open_topic(job: TopicJob, facts: StateFacts) -> TopicReader:
     from . import kafka_runtime  # the client takes half a second to load
 
     return kafka_runtime.open_reader(job.settings, facts.partitions)
+
+
+def message_sink(settings: Settings, job: TopicJob | None) -> MessageSink:
+    """Where the messages of a host go: to the brokers of its settings, else of the topic that it reads.
+
+    Raises:
+        Misconfigured: neither names one.
+    """
+    from . import kafka_runtime
+
+    named = settings if settings.kafka_brokers is not None or job is None else job.settings
+    return kafka_runtime.open_messages(named, settings.kafka_updates_topic or named.kafka_updates_topic)
 
 
 def embedder_at_hand(settings: Settings) -> str:

@@ -12,27 +12,27 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from ..memory.errors import LeaseLost
-from ..memory.model import Event, User
+from ..memory.model import User
 from ..memory.ports import Writer
 from ..memory.progression import Limits
 from ..memory.proposal import Proposal
 from ..memory.writes import (
-    BufferedEvent,
     CommandRow,
     LeasedTask,
+    OutboxMessage,
+    ReplayRun,
     SourcePosition,
     TaskFailure,
     TaskRow,
     TaskStatus,
     WriteSet,
 )
-from . import batches
 from .archiving import closed_episode
+from .arriving import take_rows
 from .batches import TurnBatch
-from .residents import FLUSH, SESSION_END, Resident, Residents
+from .outbox import Outbox, OutboxRules
+from .residents import FLUSH, Resident, Residents
 from .task_queue import TaskQueue
 
 API_SOURCE = "api"
@@ -49,12 +49,14 @@ class ShardSettings:
         lease_seconds: how long a worker may take for a task.
         max_attempts: leases of a task before it is parked.
         max_resident_users: users held in memory; the rest are rows on disk.
+        outbox: what is told to other systems.
     """
 
     limits: Limits = field(default_factory=Limits)
     lease_seconds: float = 300.0
     max_attempts: int = 5
     max_resident_users: int = 4096
+    outbox: OutboxRules = field(default_factory=OutboxRules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ class Shard:
                 write.dead_letters = [letter for letter in batch.dead_letters if letter.offset >= applied]
                 if batch.position.next_offset >= applied:
                     write.positions[batch.source] = batch.position
+                self._outbox.tell_of_letters(batch, self.partition, write)
             duplicates = self._take_rows(batch, offsets, applied, write)
             self._commit(write)
             return Receipt(self.partition, self._next_seq - 1, len(write.events), duplicates, len(write.dead_letters))
@@ -272,6 +275,32 @@ class Shard:
                 self._on_tasks()
             return len(failures)
 
+    def unsent(self) -> dict[str, int]:
+        """How many messages for other systems wait, by kind; a kind without any is left out."""
+        with self._lock:
+            return self._outbox.unsent()
+
+    def messages(self, kind: str, limit: int, max_bytes: int) -> list[OutboxMessage]:
+        """The first messages of a kind that wait, in order; at least one if there is any."""
+        with self._lock:
+            return self._outbox.messages(kind, limit, max_bytes)
+
+    def acknowledge(self, kind: str, number: int, count: int) -> None:
+        """Delete the messages of a kind up to a number, which are with their receiver; `count` is how many."""
+        with self._lock, self._consistently():
+            self._commit(WriteSet(acknowledged={kind: number}))
+            self._outbox.forget(kind, count)
+
+    def begin_replay(self, replay: ReplayRun) -> None:
+        """Record that these letters are taken up again; from here on it goes to its end, whoever ends it."""
+        with self._lock, self._consistently():
+            self._commit(WriteSet(replays=[replay]))
+
+    def end_replay(self, run: int) -> None:
+        """Record that all letters of a run are with their owners."""
+        with self._lock, self._consistently():
+            self._commit(WriteSet(replays_done=[run]))
+
     def close(self) -> None:
         """Close the partition; leases end with it."""
         with self._lock:
@@ -292,48 +321,14 @@ class Shard:
 
     def _take_rows(self, batch: TurnBatch, offsets: list[int], applied: int, write: WriteSet) -> int:
         """Put the batch's new turns and end records into the write; return the duplicates."""
-        rows = batches.columns_of(batch.records)
-        users = [User(tenant, user) for tenant, user in zip(rows["tenant"], rows["user_id"], strict=True)]
         wanted = [at for at, offset in enumerate(offsets) if offset >= applied]
         if not wanted:
             return 0
-        records, message_ids, unknown = rows["record"], rows["message_id"], rows["unknown_fields"]
-        turns = list(zip(*(rows[name] for name in batches.EVENT_COLUMNS), strict=True))
-        known = self._writer.known_messages(
-            [(users[at], message_ids[at]) for at in wanted if records[at] == batches.TURN]
+        self._next_seq, duplicates, residents = take_rows(
+            batch, offsets, wanted, self._next_seq, write, self._writer.known_messages, self._residents.take
         )
-        residents = self._residents.take(list(dict.fromkeys(users[at] for at in wanted)))
-        chosen: list[int] = []
-        counts = dict.fromkeys(("duplicates", "naive_timestamps", "unknown_fields"), 0)
-        seq = self._next_seq
-        for at in wanted:
-            user = users[at]
-            if records[at] != batches.TURN:
-                command = CommandRow(seq, user, SESSION_END, rows["session_id"][at], rows["time_us"][at])
-                write.commands.append(command)
-                residents[user].command(command)
-                seq += 1
-                continue
-            key = (user, message_ids[at])
-            if key in known:
-                counts["duplicates"] += 1
-                continue
-            known.add(key)
-            event = Event(user, seq, *turns[at])
-            write.events.append(event)
-            write.event_sources.append((batch.source, offsets[at]))
-            residents[user].arrive(BufferedEvent(seq, event.session_id, event.message_id, event.time_us, event.tokens))
-            seq += 1
-            counts["naive_timestamps"] += event.utc_offset_minutes is None
-            counts["unknown_fields"] += unknown[at]
-            chosen.append(at)
-        self._next_seq = seq
-        if chosen:
-            assert batch.vectors is not None, "a batch is embedded before it reaches the shard"
-            write.vectors = batch.vectors if len(chosen) == len(offsets) else batch.vectors[np.asarray(chosen)]
-        write.counts = {name: count for name, count in counts.items() if count}
         self._settle(write, residents)
-        return counts["duplicates"]
+        return duplicates
 
     def _settle(self, write: WriteSet, residents: dict[User, Resident]) -> None:
         """Count what may be counted; put new tasks and changed users into the write."""
@@ -351,6 +346,7 @@ class Shard:
         for ordinal, proposed in enumerate(proposal.episodes):
             closed = closed_episode(task, ordinal, proposed, held)
             write.closed.append(closed)
+            self._outbox.tell_of_episode(closed, held, write)
             seqs.extend(proposed.seqs)
             topics += closed.topic is not None
             last_us = closed.episode.last_us if last_us is None else max(last_us, closed.episode.last_us)
@@ -362,6 +358,7 @@ class Shard:
         """Write, then let the copies in memory follow."""
         self._writer.commit(write)
         self._positions.update(write.positions)
+        self._outbox.follow(write)
         for task in write.tasks:
             self._queue.add(task)
         self._residents.shrink()
@@ -386,6 +383,7 @@ class Shard:
         self._residents = Residents(self._writer, self._settings.max_resident_users, self._queue.is_parked)
         self._positions = dict(self._writer.positions())
         self._next_seq = self._writer.counters()["seq"]
+        self._outbox = Outbox(self._writer, self._settings.outbox)
         self._stale = False
 
     def _take_seq(self) -> int:

@@ -22,7 +22,7 @@ from raygam.adapters.postgres_store import PostgresStore
 from raygam.adapters.sqlite_store import SqliteStore
 from raygam.memory.model import User
 from raygam.memory.ports import Reader
-from raygam.memory.writes import UserRow
+from raygam.memory.writes import MessageKind, UserRow
 
 REQUIRED = frozenset(filter(None, os.environ.get("RAYGAM_TEST_REQUIRE", "").split(",")))
 """Components whose absence fails the run instead of skipping tests: models, …"""
@@ -193,20 +193,28 @@ def state_of() -> Callable[[Path | str], dict[str, Any]]:
 
 
 def state_document(state: Path | str) -> dict[str, Any]:
-    """Graphs, positions, dead letters and tasks of a state, a directory or a database, comparable between runs."""
+    """Graphs, positions, dead letters, unsent messages and tasks of a state, a directory or a database, comparable between runs."""
     store = PostgresStore.open_read_only(state) if isinstance(state, str) else SqliteStore.open_read_only(state)
     try:
         users: dict[str, Any] = {}
         letters: list[Any] = []
         positions: dict[str, int] = {}
+        messages: list[Any] = []
         for partition in range(store.facts.partitions):
             reader = store.reader(partition)
             for row in reader.users():
                 users[f"{row.user.tenant}/{row.user.user_id}"] = _user_document(reader, row)
             letters += [(letter.offset, letter.reason, letter.payload) for letter in reader.dead_letters()]
+            for kind in MessageKind:
+                messages += [(one.id, one.key, one.headers, one.value) for one in reader.messages(kind, 10**6, 10**9)]
             for source, position in reader.partition_info().positions.items():
                 positions[f"{partition} {source}"] = position.next_offset
-        return {"users": users, "dead_letters": sorted(letters), "positions": positions}
+        return {
+            "users": users,
+            "dead_letters": sorted(letters),
+            "positions": positions,
+            "messages": sorted(messages, key=lambda message: message[0]),
+        }
     finally:
         store.close()
 

@@ -101,7 +101,10 @@ if __name__ == "__main__":
     source, state, point, count = sys.argv[1:]
     if point != "none":
         arm(point, int(count))
-    settings = read_settings(embedder="stub", partitions=2, chunk_bytes=2048, worker_group=4, max_buffer_tokens=200)
+    told = {"kafka_updates_topic": "updates", "kafka_brokers": "127.0.0.1:1"}  # nobody sends: all is left to compare
+    settings = read_settings(
+        embedder="stub", partitions=2, chunk_bytes=2048, worker_group=4, max_buffer_tokens=200, **told
+    )
     try:
         cli_run.run(Path(source), runtime.locate(state), settings, quiet=True)
     except RaygamError as error:

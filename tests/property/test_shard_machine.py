@@ -33,19 +33,22 @@ from raygam.adapters.schema import METADATA
 from raygam.adapters.sqlite_store import SqliteStore
 from raygam.adapters.stub_embedder import StubEmbedder
 from raygam.memory.errors import Fenced, LeaseLost, Retryable
+from raygam.memory.identity import letter_id
 from raygam.memory.model import Cut, Event, User
 from raygam.memory.ports import Store, Vectors
 from raygam.memory.progression import Limits
 from raygam.memory.proposal import Candidate, Proposal, ScoredRelation, SegmentNotes
-from raygam.memory.writes import DeadLetter, LeasedTask, SourcePosition, StateFacts
+from raygam.memory.writes import DeadLetter, LeasedTask, MessageKind, SourcePosition, StateFacts
 from raygam.pipeline.batches import TurnBatch, to_record_batch
+from raygam.pipeline.outbox import OutboxRules
 from raygam.pipeline.records import EndOfSession, Turn
 from raygam.pipeline.shard import Shard, ShardSettings
 from raygam.pipeline.worker import Models, Worker
 
 MINUTE = 60_000_000
 LIMITS = Limits(max_buffer_tokens=40, max_time_jump_us=200 * MINUTE)
-SETTINGS = ShardSettings(limits=LIMITS, lease_seconds=60, max_attempts=1000, max_resident_users=2)
+TOLD = OutboxRules(dead_letters=True, updates=True)
+SETTINGS = ShardSettings(limits=LIMITS, lease_seconds=60, max_attempts=1000, max_resident_users=2, outbox=TOLD)
 EMBEDDER = StubEmbedder(8)
 FACTS = StateFacts(1, "murmur2", EMBEDDER.name, EMBEDDER.dimension, 1)
 NEW_TOPIC = "new"
@@ -195,9 +198,10 @@ class ShardMachine(RuleBasedStateMachine):
         self.users: dict[User, ReferenceUser] = {}
         self.seen: set[tuple[User, str]] = set()
         self.order = 0
-        self.sent: dict[str, list[TurnBatch]] = {"a": [], "b": []}
-        self.offsets = {"a": 0, "b": 0}
-        self.letters = 0
+        self.sent: dict[str, list[TurnBatch]] = {"kafka:a": [], "kafka:b": []}
+        self.offsets = {"kafka:a": 0, "kafka:b": 0}
+        self.letters: list[str] = []
+        self.told: dict[str, int] = {}
         self.leases: list[LeasedTask] = []
         self.clock = 0
 
@@ -212,7 +216,7 @@ class ShardMachine(RuleBasedStateMachine):
         return self.shards[-1]
 
     @rule(
-        source=st.sampled_from(["a", "b", "api"]),
+        source=st.sampled_from(["kafka:a", "kafka:b", "api"]),
         turns=st.lists(
             st.tuples(
                 st.sampled_from(["u", "v", "w"]),
@@ -265,12 +269,12 @@ class ShardMachine(RuleBasedStateMachine):
         batch = TurnBatch(0, source, position, records, vectors, tuple(letters))
         receipt = self.shard.ingest(batch)
         assert (receipt.accepted, receipt.dead_letters) == (accepted, len(letters))
-        self.letters += len(letters)
+        self.letters += [letter_id(source, 0, letter.offset) for letter in letters]
         if source != "api":
             self.offsets[source] = offset + 1
             self.sent[source].append(batch)
 
-    @rule(source=st.sampled_from(["a", "b"]), back=st.integers(0, 5))
+    @rule(source=st.sampled_from(["kafka:a", "kafka:b"]), back=st.integers(0, 5))
     def send_again(self, source: str, back: int) -> None:
         if back < len(self.sent[source]):
             receipt = self.shard.ingest(self.sent[source][-1 - back])
@@ -283,6 +287,20 @@ class ShardMachine(RuleBasedStateMachine):
             reference.command()
             for session in sorted(reference.live):
                 reference.look(session, closes_tail=True)
+
+    @rule(kind=st.sampled_from(MessageKind), limit=st.integers(1, 4), dies=st.booleans())
+    def send(self, kind: MessageKind, limit: int, dies: bool) -> None:
+        """Whoever sends may end before the ledger hears of it; then the same comes again."""
+        messages = self.shard.messages(kind, limit, 1 << 20)
+        for message in messages:
+            assert self.told.setdefault(message.id, message.number) == message.number
+        if messages and not dies:
+            self.shard.acknowledge(kind, messages[-1].number, len(messages))
+
+    @invariant()
+    def what_is_unsent_is_counted(self) -> None:
+        if hasattr(self, "users"):
+            assert self.shard.unsent() == self.reader.unsent()
 
     @rule()
     def work(self) -> None:
@@ -356,7 +374,12 @@ class ShardMachine(RuleBasedStateMachine):
                 ]
                 assert sorted(episodes) == sorted(reference.episodes)
                 assert len(self.reader.topics(user)) == len(episodes)
-            assert len(list(self.reader.dead_letters())) == self.letters
+            assert len(list(self.reader.dead_letters())) == len(self.letters)
+            for kind in MessageKind:
+                while self.shard.unsent().get(kind):
+                    self.send(kind, 4, False)
+            ids = [one.id for user in self.users for one in self.reader.episodes(user)]
+            assert sorted(self.told) == sorted([*self.letters, *ids])
         finally:
             self.reader.close()
             for shard in self.shards:
