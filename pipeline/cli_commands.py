@@ -12,7 +12,7 @@ import typer
 
 from ..memory.errors import Misconfigured
 from ..memory.model import DEFAULT_TENANT
-from . import cli_engine, cli_partitions, cli_read, cli_run, cli_topics, display
+from . import cli_engine, cli_letters, cli_partitions, cli_read, cli_run, cli_topics, display
 from .cli import EXIT_INTERRUPTED
 from .cli_state import State, StateToo
 from .config import read_settings
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 
 app.add_typer(cli_engine.app, name="engine")
+app.add_typer(cli_letters.letters, name="dead-letters")
 app.add_typer(cli_topics.topics, name="topics")
 app.command()(cli_topics.produce)
 
@@ -164,22 +165,6 @@ def show(
         display.print_json(document)
     else:
         display.output.print(display.user_view(display.shown(document)))
-
-
-@app.command("dead-letters")
-def dead_letters(
-    state: State,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Show at most this many.")] = 100,
-    as_json: Json = False,
-) -> None:
-    """List records that could not be taken: reason, source position, and how they begin."""
-    found = cli_read.dead_letters(state, limit)
-    if as_json:
-        display.print_json(found)
-    else:
-        display.output.print(display.dead_letters_table(display.shown(found["dead_letters"]), found["total"]))
-        if found["total"] > len(found["dead_letters"]):
-            display.note(f"showing {len(found['dead_letters'])} of {found['total']}; use --limit for more")
 
 
 @app.command()

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
 from typing import Any
 
 from ..memory import identity
@@ -47,33 +46,9 @@ def search(
 def show(state: AnyState, tenant: str, user: str) -> dict[str, Any]:
     """Everything the graphs hold of one user."""
     owner = check_user(tenant, user)
-    with _opened(state) as (facts, readers):
+    with opened(state) as (facts, readers):
         at = identity.partition_of(identity.record_key(owner), facts.partitions, facts.partitioner)
         return user_document(readers[at], owner)
-
-
-def dead_letters(state: AnyState, limit: int) -> dict[str, Any]:
-    """Records put aside, by partition and arrival."""
-    with _opened(state) as (_, readers):
-        names: dict[str, str] = {}
-        for reader in readers:
-            names |= {source: held.name for source, held in reader.partition_info().positions.items() if held.name}
-        total = sum(reader.partition_info().dead_letters for reader in readers)
-        letters = (
-            {
-                "partition": partition,
-                "source": letter.source,
-                "source_name": names.get(letter.source, ""),
-                "offset": letter.offset,
-                "reason": letter.reason,
-                "detail": letter.detail,
-                "bytes": len(letter.payload),
-                "text": letter.payload[:4096].decode("utf-8", "backslashreplace"),
-            }
-            for partition, reader in enumerate(readers)
-            for letter in reader.dead_letters()
-        )
-        return {"total": total, "dead_letters": list(islice(letters, limit))}
 
 
 def doctor(settings: Settings, state: AnyState | None, *, with_settings: bool) -> dict[str, Any]:
@@ -98,14 +73,15 @@ def doctor(settings: Settings, state: AnyState | None, *, with_settings: bool) -
     if with_settings:
         found["settings"] = {name: str(value) for name, value in settings.model_dump().items()}
     if state is not None:
-        with _opened(state) as (facts, readers):
+        with opened(state) as (facts, readers):
             kind = "database" if located(state).directory is None else "directory"
             found["state"] = {kind: str(state), **asdict(facts), **totals(readers)}
     return found
 
 
 @contextmanager
-def _opened(state: AnyState) -> Iterator[tuple[StateFacts, list[Reader]]]:
+def opened(state: AnyState) -> Iterator[tuple[StateFacts, list[Reader]]]:
+    """A state for reading: what it was made with, and a reader of each partition."""
     store = runtime.open_store(state)
     try:
         facts = store.facts

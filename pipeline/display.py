@@ -155,7 +155,7 @@ def dead_letters_table(letters: Sequence[Mapping[str, Any]], total: int) -> Tabl
     table = Table(title=f"{total} dead letters", title_justify="left")
     table.add_column("source", overflow="fold")
     table.add_column("offset", justify="right")
-    for column in ("reason", "detail", "bytes"):
+    for column in ("reason", "detail", "bytes", "replayed"):
         table.add_column(column, overflow="fold")
     for letter in letters:
         table.add_row(
@@ -164,6 +164,7 @@ def dead_letters_table(letters: Sequence[Mapping[str, Any]], total: int) -> Tabl
             letter["reason"],
             escape(letter["detail"]),
             escape(letter["text"][:80]),
+            "" if letter["replay"] is None else "yes" if letter["replayed"] else "begun",
         )
     return table
 

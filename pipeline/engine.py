@@ -80,6 +80,11 @@ class Engine:
         """The shards, by partition."""
         return self._shards
 
+    @property
+    def readers(self) -> Sequence[Reader]:
+        """Readers of the partitions, beside the shards."""
+        return self._readers
+
     def add(self, records: Sequence[Turn | EndOfSession]) -> list[Receipt]:
         """Apply checked records that come by API; durable and searchable on return."""
         return self.apply(self.intake.checked_batches(API_SOURCE, records))
