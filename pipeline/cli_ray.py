@@ -97,8 +97,10 @@ def follow_topic(
 
 
 def _stream_status(progress: Progress) -> StreamStatus:
-    waits = (*progress.paused, *progress.obstacles, *progress.sending)
-    return StreamStatus(progress.accepted, progress.lag, progress.open_tasks, waits, progress.finished)
+    waits = (*progress.paused, *progress.obstacles)
+    return StreamStatus(
+        progress.accepted, progress.lag, progress.open_tasks, waits, progress.finished, progress.sending
+    )
 
 
 def _told(cluster: Cluster, starting_seconds: float, replaced: dict[str, int]) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
     task = bar.add_task("ingesting", total=None, detail="")
 
     def advance(progress: Progress) -> None:
-        waiting = progress.paused or progress.obstacles or progress.sending
+        waiting = progress.paused or progress.obstacles
         detail = f"{progress.accepted:,} turns, {progress.open_tasks:,} tasks open"
         bar.update(
             task,

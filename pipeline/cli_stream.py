@@ -97,8 +97,9 @@ def _status(engine: LocalEngine, job: TopicJob) -> StreamStatus:
         accepted=sum(feed.accepted for feed in host.feeds),
         lag=sum(sum(feed.lag.values()) for feed in host.feeds),
         open_tasks=sum(held.open_tasks for held in host.partitions.values()),
-        waits=tuple(filter(None, [*waits, *engine.obstacles(), *host.sending])),
+        waits=tuple(filter(None, [*waits, *engine.obstacles()])),
         finished=bool(host.feeds) and all(feed.flushed and feed.ended for feed in host.feeds),
+        unsent=host.sending,
     )
 
 
@@ -110,12 +111,12 @@ def stream_display(topic: str) -> Iterator[Callable[[StreamStatus], None]]:
             yield lambda status: line.update(Text(display.shown(_told(topic, status))))
         return
     shown_at = float("-inf")
-    waits: Sequence[str] = ()
+    told: Sequence[Sequence[str]] = ()
 
     def advance(status: StreamStatus) -> None:
-        nonlocal shown_at, waits
-        if time.monotonic() - shown_at >= _LINE_SECONDS or status.waits != waits:
-            shown_at, waits = time.monotonic(), status.waits
+        nonlocal shown_at, told
+        if time.monotonic() - shown_at >= _LINE_SECONDS or (status.waits, status.unsent) != told:
+            shown_at, told = time.monotonic(), (status.waits, status.unsent)
             display.note(_told(topic, status), style="dim")
 
     yield advance
@@ -123,4 +124,5 @@ def stream_display(topic: str) -> Iterator[Callable[[StreamStatus], None]]:
 
 def _told(topic: str, status: StreamStatus) -> str:
     line = f"topic {topic}: {status.accepted:,} turns, {status.lag:,} records behind, {status.open_tasks:,} tasks open"
-    return f"{line}; waits: {status.waits[0]}" if status.waits else line
+    line += f"; waits: {status.waits[0]}" if status.waits else ""
+    return f"{line}; {status.unsent[0]}" if status.unsent else line

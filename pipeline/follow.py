@@ -25,6 +25,7 @@ class StreamStatus:
         open_tasks: tasks that workers will take.
         waits: what stands in the way, in words; empty if nothing.
         finished: it came to the end that was asked for.
+        unsent: why messages for other systems are not sent, in words; reading goes on.
     """
 
     accepted: int = 0
@@ -32,6 +33,7 @@ class StreamStatus:
     open_tasks: int = 0
     waits: tuple[str, ...] = ()
     finished: bool = False
+    unsent: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

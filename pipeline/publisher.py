@@ -217,8 +217,9 @@ class Publisher:
             failures = before.failures + 1 if before else 1
             pause = _RETRY_SECONDS[min(failures, len(_RETRY_SECONDS)) - 1]
             self._troubles[kind, partition] = _Trouble(text, failures, time.monotonic() + pause)
-        cause = error.__cause__
-        log.warning("messages wait", exc_info=cause if cause else False, extra={"kind": kind, "error": str(error)})
+        if before is None or before.text != text:  # it is tried again every few seconds, maybe for days
+            cause = error.__cause__ or False
+            log.warning("messages wait", exc_info=cause, extra={"kind": kind, "error": str(error)})
 
     def _drop_sink(self) -> None:
         sink, self._sink = self._sink, None

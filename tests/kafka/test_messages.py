@@ -18,7 +18,7 @@ from kafka import KafkaConsumer, TopicPartition
 from benchmarks.kafka_broker import GivenBroker, KafkaBroker, free_ports
 from raygam.adapters.kafka_connection import KafkaConnection
 from raygam.adapters.kafka_messages import MessageProducer
-from raygam.memory.errors import Misconfigured, Rejected, Retryable
+from raygam.memory.errors import Misconfigured, Refused, Rejected, Retryable
 from raygam.memory.identity import letter_id, record_key
 from raygam.memory.model import User
 from raygam.memory.writes import OutboxMessage
@@ -283,7 +283,7 @@ def test_what_a_topic_refuses_is_told_with_what_arrived(
 def test_what_stands_in_the_way_is_named(connection: KafkaConnection, make_topic: Callable[..., str]) -> None:
     update = OutboxMessage("update", "a", None, (("id", "a"),), b"{}")
     for sink, kind, why in (
-        (MessageProducer(connection, "missing-updates"), Misconfigured, "there is no topic missing-updates"),
+        (MessageProducer(connection, "missing-updates"), Refused, "there is no topic missing-updates"),
         (MessageProducer(connection, None), Misconfigured, "kafka_updates_topic is not set any more"),
         (MessageProducer(KafkaConnection("127.0.0.1:1"), "x"), Retryable, "no Kafka broker answers at 127.0.0.1:1"),
     ):
