@@ -17,7 +17,9 @@ from ..memory.errors import Misconfigured, StateLocked
 from ..memory.ports import Reader
 from ..memory.writes import StoredLetter
 from . import cli_read, cli_run, display, runtime
+from .cli_state import State, StateToo
 from .config import Settings, read_settings
+from .location import AnyState
 from .records import REASONS
 from .replay import ReplayReport
 from .replay import replay as take_up
@@ -27,14 +29,13 @@ letters = typer.Typer(
     invoke_without_command=True,
 )
 
-State = Annotated[Path, typer.Option("--state", help="The state directory.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
 
 @letters.callback()
 def list_letters(
     context: typer.Context,
-    state: Annotated[Path | None, typer.Option("--state", help="The state directory.", show_default=False)] = None,
+    state: StateToo = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Show at most this many.")] = 100,
     as_json: Json = False,
 ) -> None:
@@ -90,7 +91,7 @@ def replay(
         display.note(f"{sum(found['still_bad'].values()):,} stay as they are: {reasons}")
 
 
-def listed(state: Path, limit: int) -> dict[str, Any]:
+def listed(state: AnyState, limit: int) -> dict[str, Any]:
     """Records put aside, by partition and arrival."""
     with cli_read.opened(state) as (_, readers):
         total = sum(reader.partition_info().dead_letters for reader in readers)
@@ -105,7 +106,7 @@ def listed(state: Path, limit: int) -> dict[str, Any]:
         return {"total": total, "dead_letters": list(islice(shown, limit))}
 
 
-def exported(file: Path, state: Path) -> dict[str, Any]:
+def exported(file: Path, state: AnyState) -> dict[str, Any]:
     """Write the letters to a file that is not there yet; it appears whole.
 
     Raises:
@@ -126,7 +127,7 @@ def exported(file: Path, state: Path) -> dict[str, Any]:
     return {"exported": count, "file": str(file)}
 
 
-def replayed(state: Path, settings: Settings, reason: str | None) -> dict[str, Any]:
+def replayed(state: AnyState, settings: Settings, reason: str | None) -> dict[str, Any]:
     """Take the letters up and consolidate; return what was done.
 
     Raises:
