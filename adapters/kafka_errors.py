@@ -52,6 +52,8 @@ def explained(error: errors.KafkaError, connection: KafkaConnection, topic: str)
         )
     if isinstance(error, errors.UnsupportedVersionError):
         return Misconfigured(f"the Kafka cluster at {connection.brokers} is too old ({error}); it must be 2.8 or newer")
+    if "ClusterAuthorizationFailed" in str(error):  # the answer to an idempotent producer that may write to no topic
+        return no_right(connection, topic, "write")
     if isinstance(error, errors.RetriableError) or getattr(error, "retriable", False):
         return unreachable(connection, error)
     return RaygamError(f"Kafka at {connection.brokers}, topic {topic}: {type(error).__name__}: {error}")

@@ -22,8 +22,10 @@ from pydantic import SecretStr
 from benchmarks.kafka_broker import GivenBroker, KafkaBroker, free_ports, kafka_home
 from raygam.adapters.kafka_cluster import KafkaCluster
 from raygam.adapters.kafka_connection import KafkaConnection
+from raygam.adapters.kafka_messages import MessageProducer
 from raygam.adapters.kafka_source import KafkaReader
 from raygam.memory.errors import Misconfigured, Retryable
+from raygam.memory.writes import OutboxMessage
 
 ALICE, BOB = "alice-s3cret", "bob-s3cret"
 TOPIC = "dialogue"
@@ -295,6 +297,19 @@ def test_a_right_that_is_taken_away_while_reading_is_told(secured: Secured, coll
     finally:
         admin.close()
         reader.close()
+
+
+def test_a_missing_right_to_write_is_told(secured: Secured) -> None:
+    """Bob may read the topic, and not tell of what he found in it."""
+    sink = MessageProducer(secured.as_bob(), TOPIC)
+    try:
+        delivered, error = sink.deliver([OutboxMessage("update", "a", b"k", (("id", "a"),), b"{}")])
+    finally:
+        sink.close()
+    assert delivered == 0
+    assert isinstance(error, Misconfigured)
+    assert f"the Kafka user 'bob' has no right to write topic {TOPIC}" in str(error)
+    assert "--operation Write" in str(error)
 
 
 def test_a_missing_right_to_make_a_topic_is_told(secured: Secured) -> None:
