@@ -160,6 +160,7 @@ class KafkaBroker:
         with (self.directory / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*_ending_with_parent(), *self._java(), "kafka.Kafka", str(self._properties)],
+                start_new_session=True,  # Ctrl-C is this process's to act on
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

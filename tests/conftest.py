@@ -10,19 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 import pytest
 
 from benchmarks.kafka_broker import GivenBroker, KafkaBroker, broker_at_hand
 from benchmarks.postgres_server import GivenServer, PostgresServer, find_binaries
+from benchmarks.state_document import state_document
 from raygam.adapters.minilm_embedder import find_weights
-from raygam.adapters.postgres_store import PostgresStore
-from raygam.adapters.sqlite_store import SqliteStore
-from raygam.memory.model import User
-from raygam.memory.ports import Reader
-from raygam.memory.writes import MessageKind, UserRow
 
 REQUIRED = frozenset(filter(None, os.environ.get("RAYGAM_TEST_REQUIRE", "").split(",")))
 """Components whose absence fails the run instead of skipping tests: models, …"""
@@ -189,77 +185,12 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def state_of() -> Callable[[Path | str], dict[str, Any]]:
     """Everything a state holds that a reader can see, named by ids and not by internal numbers."""
-    return state_document
+    return _sound_document
 
 
-def state_document(state: Path | str) -> dict[str, Any]:
-    """Graphs, positions, dead letters, unsent messages and tasks of a state, a directory or a database, comparable between runs."""
-    store = PostgresStore.open_read_only(state) if isinstance(state, str) else SqliteStore.open_read_only(state)
-    try:
-        users: dict[str, Any] = {}
-        letters: list[Any] = []
-        positions: dict[str, int] = {}
-        messages: list[Any] = []
-        for partition in range(store.facts.partitions):
-            reader = store.reader(partition)
-            for row in reader.users():
-                users[f"{row.user.tenant}/{row.user.user_id}"] = _user_document(reader, row)
-            letters += [(letter.offset, letter.reason, letter.payload) for letter in reader.dead_letters()]
-            for kind in MessageKind:
-                messages += [(one.id, one.key, one.headers, one.value) for one in reader.messages(kind, 10**6, 10**9)]
-            for source, position in reader.partition_info().positions.items():
-                positions[f"{partition} {source}"] = position.next_offset
-        return {
-            "users": users,
-            "dead_letters": sorted(letters),
-            "positions": positions,
-            "messages": sorted(messages, key=lambda message: message[0]),
-        }
-    finally:
-        store.close()
-
-
-def _user_document(reader: Reader, row: UserRow) -> dict[str, Any]:
-    user = row.user
-    events = reader.events(user)
-    names = {event.seq: event.message_id for event in events}
-    vectors = {entry.ref: entry.vector for entry in _vectors(reader, user)}
-    assert len(names) == len(set(names.values())), "an event is stored twice"
-    return {
-        "watermark": row.progress.watermark_us,
-        "open_tasks": row.progress.open_tasks,
-        "counts": (row.events, row.topics, row.tasks_applied),
-        "events": {
-            event.message_id: (
-                *(event.session_id, event.speaker, event.role, event.text, event.time_us, event.utc_offset_minutes),
-                *(event.kind, event.origin, event.captions, dict(event.metadata), event.episode_id),
-                *(event.dates, event.entities),
-                vectors[str(event.seq)],
-            )
-            for event in events
-        },
-        "episodes": {
-            episode.id: (
-                *(episode.session_id, tuple(names[seq] for seq in episode.seqs), episode.trigger),
-                *(episode.reason, episode.confidence, episode.first_us, episode.last_us),
-            )
-            for episode in reader.episodes(user)
-        },
-        "topics": {topic.id: (topic, vectors[topic.id]) for topic in reader.topics(user)},
-        "topic_relations": sorted(map(str, reader.topic_relations(user))),
-        "event_relations": sorted(
-            (names[relation.source_seq], names[relation.target_seq], relation.type, relation.weight)
-            for relation in reader.event_relations(user)
-        ),
-    }
-
-
-class _Entry(NamedTuple):
-    ref: str
-    vector: bytes
-
-
-def _vectors(reader: Reader, user: User) -> list[_Entry]:
-    log = reader.entries(user)
-    assert len(log.refs) == len(set(log.refs)), "a vector was added twice"
-    return [_Entry(ref, vector.tobytes()) for ref, vector in zip(log.refs, log.vectors, strict=True)]
+def _sound_document(state: Path | str) -> dict[str, Any]:
+    document = state_document(state)
+    for name, user in document["users"].items():
+        assert not user["stored_twice"], f"events of {name} are stored twice"
+        assert not user["vectors_twice"], f"vectors of {name} were added twice"
+    return document
