@@ -19,11 +19,6 @@ from benchmarks.kafka_broker import KafkaBroker
 
 PLAIN_PRODUCERS = 3
 FLUSH_SECONDS = 90.0
-BROKER_SETTINGS = {
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    "transaction.max.timeout.ms": "60000",
-}
-"""A transaction whose producer died holds up every reader of its partitions until the broker aborts it."""
 _TRANSACTION_TIMEOUT_MS = 3000
 _TRANSACTIONAL_SHARE = 0.1
 _TRANSACTION_TURNS = 4

@@ -8,7 +8,7 @@ a partition is moved. At the end the topic is drained, and the state is held aga
 against the state of an undisturbed engine of one process that reads the same topic. Whatever deviates is printed, stands in
 the results, and makes the exit code 1.
 
-`recovery_seconds` is, per fault and partition, the time from the fault until a turn that was sent after it is found by search.
+`recovery_seconds` is the time from a fault until a turn that was sent after it is found by search: in all partitions, or in each.
 Where the broker or the database was killed, the pause before it is started again (up to 3 s) is part of it.
 """
 
@@ -33,7 +33,7 @@ from rich.console import Console
 from benchmarks.fault_dialogue import Dialogue
 from benchmarks.fault_kills import Faults, Recovery
 from benchmarks.fault_probes import Positions, Probes, search
-from benchmarks.fault_producers import BROKER_SETTINGS, Producers, read_log
+from benchmarks.fault_producers import Producers, read_log
 from benchmarks.fault_verdict import KINDS, Deviation, LogRecord, Told, differences, found_by_search, verify
 from benchmarks.ingest_ray import ray_running
 from benchmarks.kafka_broker import KafkaBroker, kafka_home
@@ -275,46 +275,53 @@ def _judge(outcome: Outcome, folder: Path, settings: Settings, told: Told, log: 
     outcome.deviations += differences(document, state_document(folder / "undisturbed"))
 
 
-def report(outcomes: Sequence[Outcome], plan: Plan, minutes: float) -> Results:
+def report(outcomes: Sequence[Outcome], plan: Plan) -> Results:
     """The figures of all runs together, then of each kind of fault."""
     results = Results("faults", plan.seed)
     recoveries = [recovery for outcome in outcomes for recovery in outcome.recoveries]
     kinds = Counter(recovery.kind for recovery in recoveries)
-    params: dict[str, Any] = {
-        "minutes": minutes,
-        "stores": ",".join(outcome.store for outcome in outcomes),
+    stores = {"stores": "+".join(outcome.store for outcome in outcomes)}
+    conditions = {
+        "seconds": plan.seconds,
         "shards": plan.shards,
         "workers": plan.workers,
         "rate": plan.rate,
         "users": plan.users,
         "interrupted": any(outcome.interrupted for outcome in outcomes),
     }
-    results.add("kills", len(recoveries), "faults", **params, **dict(sorted(kinds.items())))
-    turns = sum(outcome.acknowledged for outcome in outcomes)
-    records = sum(outcome.records for outcome in outcomes)
-    letters = sum(outcome.dead_letters for outcome in outcomes)
-    results.add("turns", turns, "turns", **params, records=records, dead_letters=letters)
+    results.add("kills", len(recoveries), "faults", **stores, **dict(sorted(kinds.items())), **conditions)
+    turns, records, letters = (
+        sum(getattr(outcome, name) for outcome in outcomes) for name in ("acknowledged", "records", "dead_letters")
+    )
+    results.add("turns", turns, "turns", **stores, records=records, dead_letters=letters)
     deviations = [one for outcome in outcomes for one in outcome.deviations]
     for kind in KINDS:
         of_kind = [one.what for one in deviations if one.kind == kind]
         details = {"details": of_kind[:_SHOWN]} if of_kind else {}
-        results.add(kind, len(of_kind), "deviations", **params, **details)
-    _add_seconds(results, recoveries, {"faults": "all", **params})
+        results.add(kind, len(of_kind), "deviations", **stores, **details)
+    _add_seconds(results, recoveries, **stores, faults="all")
     for kind in sorted(kinds):
-        _add_seconds(results, [recovery for recovery in recoveries if recovery.kind == kind], {"faults": kind})
+        _add_seconds(results, [recovery for recovery in recoveries if recovery.kind == kind], faults=kind)
     return results
 
 
-def _add_seconds(results: Results, recoveries: Sequence[Recovery], params: dict[str, Any]) -> None:
-    seconds = sorted(one for recovery in recoveries for one in recovery.seconds.values() if one is not None)
-    if not seconds:
-        return
-    for name, share in (("p50", 0.5), ("p99", 0.99)):
-        at = math.ceil(share * len(seconds)) - 1
-        results.add(f"recovery_seconds_{name}", seconds[at], "s", **params, measured=len(seconds))
+def _add_seconds(results: Results, recoveries: Sequence[Recovery], **params: Any) -> None:
+    single = [one for recovery in recoveries for one in recovery.seconds.values() if one is not None]
+    whole = [max(known) for recovery in recoveries if (known := _known(recovery))]
+    for of, seconds in (("all partitions", sorted(whole)), ("each partition", sorted(single))):
+        for name, share in (("p50", 0.5), ("p99", 0.99)):
+            if seconds:
+                at = math.ceil(share * len(seconds)) - 1
+                results.add(
+                    f"recovery_seconds_{name}", seconds[at], "s", **params, until_found_in=of, measured=len(seconds)
+                )
     gaps = [recovery.gap_seconds for recovery in recoveries if recovery.gap_seconds is not None]
     if gaps:
         results.add("gap_seconds_max", max(gaps), "s", **params, of="partitions that were not concerned")
+
+
+def _known(recovery: Recovery) -> list[float]:
+    return [one for one in recovery.seconds.values() if one is not None]
 
 
 @app.command()
@@ -342,12 +349,12 @@ def main(
         stack.enter_context(ray_running())
         stack.enter_context(interruption.watching())  # now: Ray takes SIGTERM for itself when it starts
         (folder / "kafka").mkdir()
-        broker = KafkaBroker(home, folder / "kafka", settings=BROKER_SETTINGS)
+        broker = KafkaBroker(home, folder / "kafka")
         stack.callback(broker.stop)
         broker.start()
         (folder / "sqlite").mkdir()
         outcomes.append(disturb(broker, folder / "sqlite", plan, lambda: interruption.asked))
-    results = report(outcomes, plan, minutes)
+    results = report(outcomes, plan)
     results.show()
     results.write(json_out)
     deviations = [one for outcome in outcomes for one in outcome.deviations]

@@ -45,6 +45,8 @@ _SETTINGS = {
     # A restarted broker waits for its own old session.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
+    # A transaction whose producer died holds up every reader of its partitions until it is aborted.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 START_SECONDS = 60.0
 
