@@ -29,7 +29,7 @@ gets SIGSTOP until it is replaced. zombie: a shard gets SIGSTOP, its partitions 
 move: a partition moves to another shard.
 """
 LIMIT_SECONDS = 60.0
-_SETTLE_SECONDS = 60.0
+_SETTLE_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +88,22 @@ class Faults:
         broker: its broker.
         database: its database; None if its state is a directory.
         chance: chooses whom, when and for how long.
+        max_lag: no fault begins while the engine is more records behind, else the next would measure this one's rest.
     """
 
     def __init__(
-        self, cluster: Cluster, broker: KafkaBroker, database: PostgresServer | None, chance: random.Random
+        self,
+        cluster: Cluster,
+        broker: KafkaBroker,
+        database: PostgresServer | None,
+        chance: random.Random,
+        max_lag: float,
     ) -> None:
         self._cluster = cluster
         self._broker = broker
         self._database = database
         self._chance = chance
+        self._max_lag = max_lag
 
     def kinds(self) -> Iterator[str]:
         """The kinds to come, without end; among as many as there are cards every kind comes."""
@@ -106,7 +113,7 @@ class Faults:
             yield from deck
 
     def settled(self, stopped: Callable[[], bool]) -> Progress | None:
-        """Wait until every actor is there and every partition has a shard; None if that does not come.
+        """Wait until every actor is there, every partition has a shard and the lag is small; None if that does not come.
 
         Raises:
             RaygamError: the engine has ended.
@@ -117,7 +124,8 @@ class Faults:
         while time.monotonic() < deadline and not stopped():
             with suppress(Retryable):
                 progress: Progress = self._cluster.ask("progress", seconds=5)
-                if progress.ready and len(progress.pids) == count and all(map(_lives, progress.pids.values())):
+                whole = progress.ready and len(progress.pids) == count and all(map(_lives, progress.pids.values()))
+                if whole and progress.job is not None and progress.lag <= self._max_lag:
                     return progress
             time.sleep(0.05)
         return None

@@ -113,7 +113,7 @@ def settings_for(address: str, topic: str) -> Settings:
         max_buffer_tokens=200,
         max_resident_users=32,
         worker_group=4,
-        max_open_tasks=100,
+        max_open_tasks=300,
         ray_heartbeat_seconds=0.2,
         ray_stuck_seconds=3.0,
     )
@@ -176,7 +176,7 @@ def disturb(broker: KafkaBroker, folder: Path, plan: Plan, stopped: Callable[[],
     try:
         dialogue = Dialogue(plan.users, PARTITIONS, cluster.spec.facts.partitioner)
         following = Following(cluster, settings, to_the_end=False)
-        faults = Faults(cluster, broker, None, chance)
+        faults = Faults(cluster, broker, None, chance, plan.rate)
         with loaded(cluster, broker, topic, dialogue, told, plan) as (producers, probes, positions):
             for kind in _dealt(plan, faults, chance, stopped, [following.check, producers.check]):
                 _one_fault(kind, faults, probes, positions, outcome, stopped)
@@ -243,7 +243,10 @@ def _one_fault(
     before = faults.settled(stopped)
     if before is None:
         if not stopped():
-            outcome.deviations.append(Deviation("unrecovered", f"the engine was not whole again before: {kind}"))
+            what = (
+                f"before {kind} the engine was not whole and less than a second behind again (is --rate too high here?)"
+            )
+            outcome.deviations.append(Deviation("unrecovered", what))
         return
     recovery = faults.recovery(kind, before, probes, positions)
     outcome.recoveries.append(recovery)
