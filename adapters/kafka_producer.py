@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from kafka import KafkaProducer, codec, errors
@@ -12,6 +11,7 @@ from . import kafka_errors
 from .kafka_connection import KafkaConnection
 from .kafka_probe import check_connection
 
+_FORCED_SECONDS = 5.0
 _DELIVERY_SECONDS = 120
 
 
@@ -70,12 +70,8 @@ class TopicProducer:
         self._raise_failure()
 
     def close(self) -> None:
-        """Leave; what is not flushed may be lost."""
-        try:
-            self._client.close(timeout=1)
-        except errors.KafkaTimeoutError:
-            with suppress(errors.KafkaTimeoutError):  # it says again what it has not delivered
-                self._client.close(timeout=0)
+        """Leave, also while no broker answers; what is not flushed may be lost."""
+        let_go(self._client)
 
     def _note_delivery(self, found: object) -> None:
         self.acknowledged += 1
@@ -125,3 +121,17 @@ def make_client(connection: KafkaConnection, topic: str, *, max_request_bytes: i
         )
     except errors.KafkaError as error:
         raise kafka_errors.explained(error, connection, topic) from None
+
+
+def let_go(client: Any) -> None:
+    """Close a client, and give up what it has not delivered within a second.
+
+    Its own `close` flushes first, whatever its timeout is, and raises where that does not succeed (kafka-python 3.0.12):
+    the client then goes on sending in its thread, and complains again when it is collected.
+    """
+    try:
+        client.close(timeout=1)
+    except errors.KafkaError:
+        client._sender.force_close()
+        client._sender.join(timeout=_FORCED_SECONDS)
+        client.close(timeout=0)

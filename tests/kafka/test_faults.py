@@ -16,6 +16,7 @@ from kafka import TopicPartition
 from benchmarks.kafka_broker import KafkaBroker, free_ports
 from raygam.adapters.kafka_cluster import KafkaCluster, TopicFacts
 from raygam.adapters.kafka_connection import KafkaConnection
+from raygam.adapters.kafka_producer import TopicProducer
 from raygam.adapters.kafka_source import KafkaReader, PartitionRecords
 from raygam.memory.errors import Misconfigured, Retryable
 from raygam.memory.writes import SourcePosition
@@ -298,3 +299,20 @@ def test_a_missing_codec_is_named(
     assert "pip install 'kafka-python[crc32c,lz4,zstd,snappy]'" in error_of(reader, Misconfigured)
     monkeypatch.undo()
     assert reader.positions[0].next_offset == 0
+
+
+def test_a_producer_leaves_while_no_broker_answers(killable: KafkaBroker, make_topic: Callable[..., str]) -> None:
+    producer = TopicProducer(KafkaConnection(killable.address), make_topic(1), max_record_bytes=1000)
+    producer.send(0, None, b"taken")
+    producer.flush()
+    killable.kill()
+    try:
+        producer.send(0, None, b"queued")
+        started = time.monotonic()
+        producer.close()
+        assert time.monotonic() - started < 8
+        assert producer.acknowledged == 1
+        del producer
+        gc.collect()  # a client that is not closed complains here
+    finally:
+        killable.start()
