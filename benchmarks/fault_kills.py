@@ -21,7 +21,7 @@ from raygam.actors.progress import Progress
 from raygam.adapters.sqlite_store import SqliteStore
 from raygam.memory.errors import RaygamError, Retryable
 
-DECK = ("shard", "shard", "worker", "embedder", "supervisor", "broker", "stopped", "zombie", "move")
+DECK = ("shard", "worker", "embedder", "supervisor", "broker", "stopped", "zombie", "move")
 """Dealt in random order, again and again, so that every kind comes.
 
 shard, worker, embedder, supervisor: SIGKILL. broker, database: SIGKILL, and started again after a pause. stopped: a shard
@@ -30,6 +30,14 @@ move: a partition moves to another shard.
 """
 LIMIT_SECONDS = 60.0
 _SETTLE_SECONDS = 90.0
+
+
+def dealt(chance: random.Random, *, database: bool) -> Iterator[str]:
+    """Kinds of faults without end; among as many as there are cards every kind comes."""
+    deck = [*DECK, *(["database"] if database else [])]
+    while True:
+        chance.shuffle(deck)
+        yield from deck
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +112,6 @@ class Faults:
         self._database = database
         self._chance = chance
         self._max_lag = max_lag
-
-    def kinds(self) -> Iterator[str]:
-        """The kinds to come, without end; among as many as there are cards every kind comes."""
-        deck = [*DECK, *(["database"] if self._database is not None else [])]
-        while True:
-            self._chance.shuffle(deck)
-            yield from deck
 
     def settled(self, stopped: Callable[[], bool]) -> Progress | None:
         """Wait until every actor is there, every partition has a shard and the lag is small; None if that does not come.

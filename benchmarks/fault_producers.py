@@ -16,6 +16,7 @@ from kafka.errors import KafkaError
 from benchmarks.fault_dialogue import Dialogue, Record
 from benchmarks.fault_verdict import LogRecord, Told
 from benchmarks.kafka_broker import KafkaBroker
+from raygam.adapters.kafka_producer import let_go
 
 PLAIN_PRODUCERS = 3
 FLUSH_SECONDS = 90.0
@@ -112,12 +113,14 @@ class Producers:
                     client = client or self._transactional(name)
                     self._transact(client, chance)
                 except KafkaError:  # what became of it nobody knows; a new client ends what is open under the name
-                    _let_go(client)
+                    if client is not None:
+                        let_go(client)
                     client = None
             while client is None and not self._abandoned.is_set():
                 client = self._ended(name)
         finally:
-            _let_go(client)
+            if client is not None:
+                let_go(client)
 
     def _ended(self, name: str) -> Any:
         try:
@@ -137,7 +140,7 @@ class Producers:
         try:
             client.init_transactions()
         except BaseException:
-            _let_go(client)
+            let_go(client)
             raise
         return client
 
@@ -153,7 +156,7 @@ class Producers:
         client.begin_transaction()
         futures = [client.send(self._topic, turn.value, key=turn.key, partition=turn.partition) for turn in turns]
         if aborts:
-            client.flush(10)
+            client.flush(30)
             client.abort_transaction()
             return
         client.commit_transaction()
@@ -186,7 +189,7 @@ class Sender:
         try:
             future = self._client.send(self._topic, record.value, key=record.key, partition=record.partition)
         except KafkaError:  # this client has given up; what it had queued may be in the topic or not
-            _let_go(self._client)
+            let_go(self._client)
             self._client = self._make()
             return
         future.add_callback(functools.partial(_note, self._told, record))
@@ -197,7 +200,7 @@ class Sender:
             if wait:
                 self._client.flush(FLUSH_SECONDS)
         finally:
-            _let_go(self._client)
+            let_go(self._client)
 
 
 def read_log(address: str, topic: str, partitions: int) -> list[LogRecord]:
@@ -230,12 +233,3 @@ def _note(told: Told, record: Record, where: Any) -> None:
         told.acknowledged[(record.user, record.message_id)] = (where.partition, where.offset)
     elif record.reason:
         told.bad_at[(where.partition, where.offset)] = record.reason
-
-
-def _let_go(client: Any) -> None:
-    if client is None:
-        return
-    try:
-        client.close(timeout=2)
-    except (KafkaError, RuntimeError):
-        client.close(timeout=0)

@@ -14,30 +14,28 @@ Where the broker or the database was killed, the pause before it is started agai
 
 from __future__ import annotations
 
-import math
 import random
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from benchmarks.fault_dialogue import Dialogue
-from benchmarks.fault_kills import Faults, Recovery
+from benchmarks.fault_figures import SHOWN, Outcome, Plan, Stores, report
+from benchmarks.fault_kills import Faults, dealt
 from benchmarks.fault_probes import Positions, Probes, search
 from benchmarks.fault_producers import Producers, read_log
-from benchmarks.fault_verdict import KINDS, Deviation, LogRecord, Told, differences, found_by_search, verify
+from benchmarks.fault_verdict import Deviation, LogRecord, Told, differences, found_by_search, verify
 from benchmarks.ingest_ray import ray_running
 from benchmarks.kafka_broker import KafkaBroker, kafka_home
-from benchmarks.results import Results
+from benchmarks.postgres_server import PostgresServer, find_binaries
 from benchmarks.state_document import state_document
 from raygam.actors.cluster import Cluster
 from raygam.actors.driving import run_topic
@@ -51,55 +49,8 @@ from raygam.pipeline.interruption import Interruption
 console = Console(stderr=True)
 app = typer.Typer(add_completion=False)
 PARTITIONS = 4
-_SHOWN = 20
 _SAMPLED = 200
 _DRAIN_SECONDS = 180.0
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a fault run does.
-
-    Attributes:
-        seconds: how long faults come.
-        rate: records a second, of all producers together.
-        users: speakers, over two tenants.
-        shards: shard actors.
-        workers: worker actors.
-        seed: of all choices. What falls when depends on the machine as well.
-        kinds: faults to deal, in this order; None deals at random, without end.
-    """
-
-    seconds: float
-    rate: float = 300.0
-    users: int = 300
-    shards: int = 2
-    workers: int = 2
-    seed: int = 7
-    kinds: Sequence[str] | None = None
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a fault run found.
-
-    Attributes:
-        store: where the state was.
-        recoveries: one a fault.
-        acknowledged: turns that the topic has for certain.
-        records: that the topic has in all.
-        dead_letters: that had to be put aside.
-        deviations: everything that is not as it must be.
-        interrupted: it was ended by a signal.
-    """
-
-    store: str
-    recoveries: list[Recovery] = field(default_factory=list)
-    acknowledged: int = 0
-    records: int = 0
-    dead_letters: int = 0
-    deviations: list[Deviation] = field(default_factory=list)
-    interrupted: bool = False
 
 
 def settings_for(address: str, topic: str) -> Settings:
@@ -157,28 +108,36 @@ class Following:
             self._failure = error
 
 
-def disturb(broker: KafkaBroker, folder: Path, plan: Plan, stopped: Callable[[], bool] = lambda: False) -> Outcome:
-    """Run an engine over a state directory, with faults, and judge what it leaves.
+def disturb(
+    broker: KafkaBroker,
+    folder: Path,
+    plan: Plan,
+    stopped: Callable[[], bool] = lambda: False,
+    database: PostgresServer | None = None,
+) -> Outcome:
+    """Run an engine over a state, with faults, and judge what it leaves.
 
     Args:
         broker: started by this thread; left running.
         folder: an empty directory.
         plan: what to do.
+        database: holds the state, in a database of its own; None has it in a directory.
         stopped: asked all the time; True ends the faults, and what was done is judged.
     """
     topic = f"faults-{folder.name}-{plan.seed}".replace("_", "-")
     with KafkaCluster(KafkaConnection(broker.address)) as kafka:
         kafka.create(topic, PARTITIONS, 1)
-    outcome, told = Outcome("sqlite"), Told()
+    outcome, told = Outcome("sqlite" if database is None else "postgres"), Told()
+    state = folder / "state"
     settings = settings_for(broker.address, topic)
-    chance = random.Random(plan.seed)
-    cluster = Cluster.open(folder / "state", settings, shards=plan.shards, workers=plan.workers)
+    chance = random.Random(f"{plan.seed}/{outcome.store}")
+    cluster = Cluster.open(state, settings, shards=plan.shards, workers=plan.workers)
     try:
         dialogue = Dialogue(plan.users, PARTITIONS, cluster.spec.facts.partitioner)
         following = Following(cluster, settings, to_the_end=False)
-        faults = Faults(cluster, broker, None, chance, plan.rate)
+        faults = Faults(cluster, broker, database, chance, plan.rate)
         with loaded(cluster, broker, topic, dialogue, told, plan) as (producers, probes, positions):
-            for kind in _dealt(plan, faults, chance, stopped, [following.check, producers.check]):
+            for kind in _dealt(plan, chance, database, stopped, [following.check, producers.check]):
                 _one_fault(kind, faults, probes, positions, outcome, stopped)
         outcome.deviations += probes.mixed
         following.end(_DRAIN_SECONDS, stop=True)
@@ -193,7 +152,7 @@ def disturb(broker: KafkaBroker, folder: Path, plan: Plan, stopped: Callable[[],
     outcome.interrupted = stopped()
     console.print(f"{len(outcome.recoveries)} faults, {len(told.acknowledged):,} turns acknowledged; judging")
     log = read_log(broker.address, topic, PARTITIONS)
-    _judge(outcome, folder, settings, told, log)
+    _judge(outcome, state, folder, settings, told, log)
     return outcome
 
 
@@ -219,14 +178,14 @@ def loaded(
 
 def _dealt(
     plan: Plan,
-    faults: Faults,
     chance: random.Random,
+    database: PostgresServer | None,
     stopped: Callable[[], bool],
     checks: Sequence[Callable[[], None]],
 ) -> Iterator[str]:
     """The kinds of faults to come, each after a random pause, until the time is over."""
     end = time.monotonic() + plan.seconds
-    for kind in faults.kinds() if plan.kinds is None else plan.kinds:
+    for kind in plan.kinds or dealt(chance, database=database is not None):
         until = time.monotonic() + chance.uniform(0.2, 2.0)
         while time.monotonic() < until:
             if stopped() or (plan.kinds is None and time.monotonic() > end):
@@ -266,8 +225,10 @@ def _sampled(cluster: Cluster, told: Told, chance: random.Random) -> list[Deviat
     return found
 
 
-def _judge(outcome: Outcome, folder: Path, settings: Settings, told: Told, log: Sequence[LogRecord]) -> None:
-    document = state_document(folder / "state")
+def _judge(
+    outcome: Outcome, state: Path | str, folder: Path, settings: Settings, told: Told, log: Sequence[LogRecord]
+) -> None:
+    document = state_document(state)
     outcome.acknowledged, outcome.records = len(told.acknowledged), len(log)
     outcome.dead_letters = len(document["dead_letters"])
     outcome.deviations += verify(document, told, log)
@@ -278,55 +239,6 @@ def _judge(outcome: Outcome, folder: Path, settings: Settings, told: Told, log: 
     outcome.deviations += differences(document, state_document(folder / "undisturbed"))
 
 
-def report(outcomes: Sequence[Outcome], plan: Plan) -> Results:
-    """The figures of all runs together, then of each kind of fault."""
-    results = Results("faults", plan.seed)
-    recoveries = [recovery for outcome in outcomes for recovery in outcome.recoveries]
-    kinds = Counter(recovery.kind for recovery in recoveries)
-    stores = {"stores": "+".join(outcome.store for outcome in outcomes)}
-    conditions = {
-        "seconds": plan.seconds,
-        "shards": plan.shards,
-        "workers": plan.workers,
-        "rate": plan.rate,
-        "users": plan.users,
-        "interrupted": any(outcome.interrupted for outcome in outcomes),
-    }
-    results.add("kills", len(recoveries), "faults", **stores, **dict(sorted(kinds.items())), **conditions)
-    turns, records, letters = (
-        sum(getattr(outcome, name) for outcome in outcomes) for name in ("acknowledged", "records", "dead_letters")
-    )
-    results.add("turns", turns, "turns", **stores, records=records, dead_letters=letters)
-    deviations = [one for outcome in outcomes for one in outcome.deviations]
-    for kind in KINDS:
-        of_kind = [one.what for one in deviations if one.kind == kind]
-        details = {"details": of_kind[:_SHOWN]} if of_kind else {}
-        results.add(kind, len(of_kind), "deviations", **stores, **details)
-    _add_seconds(results, recoveries, **stores, faults="all")
-    for kind in sorted(kinds):
-        _add_seconds(results, [recovery for recovery in recoveries if recovery.kind == kind], faults=kind)
-    return results
-
-
-def _add_seconds(results: Results, recoveries: Sequence[Recovery], **params: Any) -> None:
-    single = [one for recovery in recoveries for one in recovery.seconds.values() if one is not None]
-    whole = [max(known) for recovery in recoveries if (known := _known(recovery))]
-    for of, seconds in (("all partitions", sorted(whole)), ("each partition", sorted(single))):
-        for name, share in (("p50", 0.5), ("p99", 0.99)):
-            if seconds:
-                at = math.ceil(share * len(seconds)) - 1
-                results.add(
-                    f"recovery_seconds_{name}", seconds[at], "s", **params, until_found_in=of, measured=len(seconds)
-                )
-    gaps = [recovery.gap_seconds for recovery in recoveries if recovery.gap_seconds is not None]
-    if gaps:
-        results.add("gap_seconds_max", max(gaps), "s", **params, of="partitions that were not concerned")
-
-
-def _known(recovery: Recovery) -> list[float]:
-    return [one for one in recovery.seconds.values() if one is not None]
-
-
 @app.command()
 def main(
     minutes: Annotated[float, typer.Option(min=0.05, help="How long faults come.")] = 3.0,
@@ -334,6 +246,10 @@ def main(
     users: Annotated[int, typer.Option(min=2)] = 300,
     shards: Annotated[int, typer.Option(min=1, max=PARTITIONS)] = 2,
     workers: Annotated[int, typer.Option(min=1)] = 2,
+    store: Annotated[
+        Stores | None,
+        typer.Option(help="Default: half of the time each, or sqlite alone where there is no PostgreSQL."),
+    ] = None,
     seed: int = 7,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the results here; - is stdout.")] = None,
 ) -> None:
@@ -344,7 +260,19 @@ def main(
             "benchmarks.faults starts a broker: set KAFKA_HOME to an unpacked release of Apache Kafka, with Java"
         )
         raise typer.Exit(2)
-    plan = Plan(minutes * 60, rate, users, shards, workers, seed)
+    stores = [store] if store is not None else [Stores.SQLITE]
+    binaries = find_binaries() if Stores.POSTGRES in stores else None
+    if store is Stores.POSTGRES and binaries is None:
+        console.print(
+            "benchmarks.faults starts a PostgreSQL server: have initdb and postgres on PATH, or --store sqlite"
+        )
+        raise typer.Exit(2)
+    if binaries is None and Stores.POSTGRES in stores:
+        console.print(
+            "no PostgreSQL is at hand (initdb on PATH): the state is a directory all the time", style="yellow"
+        )
+        stores.remove(Stores.POSTGRES)
+    plan = Plan(minutes * 60 / len(stores), rate, users, shards, workers, seed)
     interruption = Interruption("no more faults: what was done so far is judged")
     outcomes: list[Outcome] = []
     with ExitStack() as stack:
@@ -355,16 +283,22 @@ def main(
         broker = KafkaBroker(home, folder / "kafka")
         stack.callback(broker.stop)
         broker.start()
-        (folder / "sqlite").mkdir()
-        outcomes.append(disturb(broker, folder / "sqlite", plan, lambda: interruption.asked))
+        for place in stores:
+            if outcomes and interruption.asked:
+                break
+            (folder / place).mkdir()
+            database = None
+            if place is Stores.POSTGRES and binaries is not None:
+                database = stack.enter_context(PostgresServer(binaries))
+            outcomes.append(disturb(broker, folder / place, plan, lambda: interruption.asked, database))
     results = report(outcomes, plan)
     results.show()
     results.write(json_out)
     deviations = [one for outcome in outcomes for one in outcome.deviations]
-    for one in deviations[:_SHOWN]:
-        console.print(f"DEVIATION {one}", markup=False, highlight=False, style="red")
-    if len(deviations) > _SHOWN:
-        console.print(f"and {len(deviations) - _SHOWN} more", style="red")
+    for deviation in deviations[:SHOWN]:
+        console.print(f"DEVIATION {deviation}", markup=False, highlight=False, style="red")
+    if len(deviations) > SHOWN:
+        console.print(f"and {len(deviations) - SHOWN} more", style="red")
     sys.exit(1 if deviations else 130 if interruption.asked else 0)
 
 

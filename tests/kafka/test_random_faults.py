@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults import Plan, disturb, report
+from benchmarks.fault_figures import Plan, report
+from benchmarks.faults import disturb
 from benchmarks.kafka_broker import KafkaBroker
 
 
