@@ -63,11 +63,7 @@ class MessageProducer:
     def close(self) -> None:
         """Leave; what is not acknowledged is sent again by another."""
         if self._client is not None:
-            try:
-                self._client.close(timeout=1)
-            except errors.KafkaError:
-                with suppress(errors.KafkaError):
-                    self._client.close(timeout=0)
+            let_go(self._client)
 
     def _send(self, topic: str, message: OutboxMessage) -> Any:
         if topic not in self._seen:
