@@ -101,15 +101,13 @@ def report(outcomes: Sequence[Outcome], plan: Plan) -> Results:
 
 
 def _add_seconds(results: Results, recoveries: Sequence[Recovery], **params: Any) -> None:
-    single = [one for recovery in recoveries for one in recovery.seconds.values() if one is not None]
-    whole = [max(known) for recovery in recoveries if (known := _known(recovery))]
-    for of, seconds in (("all partitions", sorted(whole)), ("each partition", sorted(single))):
-        for name, share in (("p50", 0.5), ("p99", 0.99)):
-            if seconds:
-                at = math.ceil(share * len(seconds)) - 1
-                results.add(
-                    f"recovery_seconds_{name}", seconds[at], "s", **params, until_found_in=of, measured=len(seconds)
-                )
+    _add_percentiles(
+        results, [max(known) for one in recoveries if (known := _known(one))], **params, of="all partitions"
+    )
+    _add_percentiles(results, [second for one in recoveries for second in _known(one)], **params, of="each partition")
+    away = [one for one in recoveries if one.away_seconds is not None and _known(one)]
+    since_back = [max(_known(one)) - (one.away_seconds or 0.0) for one in away]
+    _add_percentiles(results, since_back, **params, of="all partitions", since="broker or database was back")
     gaps = [recovery.gap_seconds for recovery in recoveries if recovery.gap_seconds is not None]
     if gaps:
         results.add("gap_seconds_max", max(gaps), "s", **params, of="partitions that were not concerned")
@@ -117,3 +115,10 @@ def _add_seconds(results: Results, recoveries: Sequence[Recovery], **params: Any
 
 def _known(recovery: Recovery) -> list[float]:
     return [one for one in recovery.seconds.values() if one is not None]
+
+
+def _add_percentiles(results: Results, seconds: list[float], **params: Any) -> None:
+    for name, share in (("p50", 0.5), ("p99", 0.99)):
+        if seconds:
+            at = math.ceil(share * len(seconds)) - 1
+            results.add(f"recovery_seconds_{name}", sorted(seconds)[at], "s", **params, measured=len(seconds))

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 import psutil
@@ -28,6 +28,7 @@ shard, worker, embedder, supervisor: SIGKILL. broker, database: SIGKILL, and sta
 gets SIGSTOP until it is replaced. zombie: a shard gets SIGSTOP, its partitions are opened by somebody else, and it wakes.
 move: a partition moves to another shard.
 """
+AWAY = ("broker", "database")
 LIMIT_SECONDS = 60.0
 _SETTLE_SECONDS = 90.0
 
@@ -69,6 +70,7 @@ class Recovery:
         seconds: per partition, from the fault until a turn that was sent after it is found; None if it never was.
         replaced_seconds: until what was struck was replaced; None if it never was.
         gap_seconds: the longest time without progress of a partition that was not concerned; None if all were.
+        away_seconds: of a broker or a database, until it was there again: the pause, and its own start.
     """
 
     kind: str
@@ -76,6 +78,7 @@ class Recovery:
     seconds: dict[int, float | None]
     replaced_seconds: float | None
     gap_seconds: float | None
+    away_seconds: float | None = None
 
     def __str__(self) -> str:
         known = [one for one in self.seconds.values() if one is not None]
@@ -83,6 +86,8 @@ class Recovery:
         if self.replaced_seconds is None:
             waits.append("NOT replaced")
         told = waits or [f"all found after {max(known):.2f} s"]
+        if self.away_seconds is not None:
+            told.append(f"back itself after {self.away_seconds:.2f} s")
         if self.gap_seconds is not None:
             told.append(f"longest gap of the others {self.gap_seconds:.2f} s")
         return f"{self.kind} ({self.place}): {', '.join(told)}"
@@ -96,6 +101,7 @@ class Faults:
         broker: its broker.
         database: its database; None if its state is a directory.
         chance: chooses whom, when and for how long.
+        hold: holds off what a broker's death would spoil in the producers.
         max_lag: no fault begins while the engine is more records behind, else the next would measure this one's rest.
     """
 
@@ -105,12 +111,14 @@ class Faults:
         broker: KafkaBroker,
         database: PostgresServer | None,
         chance: random.Random,
+        hold: Callable[[], AbstractContextManager[None]],
         max_lag: float,
     ) -> None:
         self._cluster = cluster
         self._broker = broker
         self._database = database
         self._chance = chance
+        self._hold = hold
         self._max_lag = max_lag
 
     def settled(self, stopped: Callable[[], bool]) -> Progress | None:
@@ -141,12 +149,16 @@ class Faults:
         if kind == "broker":
             self._broker.kill()
             pause = self._chance.uniform(0, 3)
-            return Fault(kind, f"away for {pause:.1f} s", _all(before), lambda: self._restart_broker(pause), _always)
+            return Fault(
+                kind, f"started again after {pause:.1f} s", _all(before), lambda: self._restart_broker(pause), _always
+            )
         if kind == "database":
             assert self._database is not None
             self._database.kill()
             pause = self._chance.uniform(0, 3)
-            return Fault(kind, f"away for {pause:.1f} s", _all(before), lambda: self._restart_database(pause), _always)
+            return Fault(
+                kind, f"started again after {pause:.1f} s", _all(before), lambda: self._restart_database(pause), _always
+            )
         if kind == "supervisor":
             pid = self._cluster.ask("pid")
             os.kill(pid, signal.SIGKILL)
@@ -157,15 +169,17 @@ class Faults:
 
     def recovery(self, kind: str, before: Progress, probes: Probes, positions: Positions) -> Recovery:
         """Strike, and wait until all partitions take turns again and what was struck is replaced."""
-        began = time.monotonic()
-        fault = self.strike(kind, before)
-        sent = probes.send()
-        fault.mend()
+        with self._hold() if kind == "broker" else nullcontext():
+            began = time.monotonic()
+            fault = self.strike(kind, before)
+            sent = probes.send()
+            fault.mend()
+        away = time.monotonic() - began if kind in AWAY else None
         deadline = time.monotonic() + LIMIT_SECONDS
         seconds = probes.found(sent, began, deadline)
         others = set(range(before.partitions)) - fault.concerned
         gap = positions.longest_gap(others, began, time.monotonic())
-        return Recovery(kind, fault.place, seconds, self._replaced(fault, began, deadline), gap)
+        return Recovery(kind, fault.place, seconds, self._replaced(fault, began, deadline), gap, away)
 
     def _replaced(self, fault: Fault, began: float, deadline: float) -> float | None:
         while time.monotonic() < deadline:

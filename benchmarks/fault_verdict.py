@@ -91,7 +91,7 @@ def verify(document: Mapping[str, Any], told: Told, log: Sequence[LogRecord]) ->
         owner = User(*name.split("/", 1))
         found += _of_user(owner, user)
         stored |= {(owner, message_id): event for message_id, event in user["events"].items()}
-    return [*found, *_against_told(stored, told), *_dead_letters(document["dead_letters"], told, log)]
+    return [*found, *_against_told(stored, told, log), *_dead_letters(document["dead_letters"], told, log)]
 
 
 def differences(document: Mapping[str, Any], undisturbed: Mapping[str, Any]) -> list[Deviation]:
@@ -161,7 +161,7 @@ def _foreign(owner: User, where: str, texts: Iterable[str]) -> list[Deviation]:
     return [Deviation("mixed", f"{where} of {owner.tenant}/{owner.user_id} speaks of {name}") for name in sorted(names)]
 
 
-def _against_told(stored: Mapping[Message, Mapping[str, Any]], told: Told) -> list[Deviation]:
+def _against_told(stored: Mapping[Message, Mapping[str, Any]], told: Told, log: Sequence[LogRecord]) -> list[Deviation]:
     found = [
         Deviation("lost", f"{mark(*message)} was acknowledged at {told.acknowledged[message]}, and is not stored")
         for message in told.acknowledged.keys() - stored.keys()
@@ -170,7 +170,13 @@ def _against_told(stored: Mapping[Message, Mapping[str, Any]], told: Told) -> li
         text = told.texts.get(message)
         if text is None:
             why = "stood in an aborted transaction" if message in told.aborted else "was sent by nobody"
-            found.append(Deviation("invented", f"{mark(*message)} is stored, and {why}"))
+            words = mark(*message).encode()
+            places = [(record.partition, record.offset) for record in log if words in (record.value or b"")]
+            found.append(
+                Deviation(
+                    "invented", f"{mark(*message)} is stored, and {why}; the topic has it at {places or 'no place'}"
+                )
+            )
         elif event["text"] != text:
             found.append(Deviation("altered", f"{mark(*message)} was {text!r:.60}, and is {event['text']!r:.60}"))
     return found

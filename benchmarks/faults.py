@@ -135,8 +135,8 @@ def disturb(
     try:
         dialogue = Dialogue(plan.users, PARTITIONS, cluster.spec.facts.partitioner)
         following = Following(cluster, settings, to_the_end=False)
-        faults = Faults(cluster, broker, database, chance, plan.rate)
         with loaded(cluster, broker, topic, dialogue, told, plan) as (producers, probes, positions):
+            faults = Faults(cluster, broker, database, chance, producers.without_transactions, plan.rate)
             for kind in _dealt(plan, chance, database, stopped, [following.check, producers.check]):
                 _one_fault(kind, faults, probes, positions, outcome, stopped)
         outcome.deviations += probes.mixed

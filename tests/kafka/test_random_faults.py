@@ -16,17 +16,17 @@ from benchmarks.kafka_broker import KafkaBroker
 @pytest.mark.long
 @pytest.mark.usefixtures("ray_session")
 def test_faults_one_after_another_change_nothing(killable: KafkaBroker, tmp_path: Path) -> None:
-    kinds = ("zombie", "broker", "shard")
+    kinds = ("shard", "broker")
     plan = Plan(seconds=0, rate=150, users=60, seed=11, kinds=kinds)
     (tmp_path / "sqlite").mkdir()
     outcome = disturb(killable, tmp_path / "sqlite", plan)
     assert [str(one) for one in outcome.deviations] == []
     assert [one.kind for one in outcome.recoveries] == list(kinds)
-    assert outcome.acknowledged > 300
+    assert outcome.acknowledged > 200
     assert outcome.records > outcome.acknowledged, "no record came twice, or was bad"
     assert outcome.dead_letters > 0
     figures = {row["metric"]: row["value"] for row in report([outcome], plan).rows[:10]}
-    assert figures["kills"] == 3
+    assert figures["kills"] == 2
     assert figures["turns"] == outcome.acknowledged
     assert {figures[name] for name in ("lost", "doubled", "mixed", "unequal", "unrecovered")} == {0}
 
