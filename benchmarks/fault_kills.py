@@ -18,8 +18,8 @@ from benchmarks.kafka_broker import KafkaBroker
 from benchmarks.postgres_server import PostgresServer
 from raygam.actors.cluster import Cluster
 from raygam.actors.progress import Progress
-from raygam.adapters.sqlite_store import SqliteStore
 from raygam.memory.errors import RaygamError, Retryable
+from raygam.pipeline import runtime
 
 DECK = ("shard", "worker", "embedder", "supervisor", "broker", "stopped", "zombie", "move")
 """Dealt in random order, again and again, so that every kind comes.
@@ -213,13 +213,13 @@ class Faults:
         fenced = self._chance.sample(partitions, self._chance.randint(1, len(partitions))) if partitions else []
 
         def fence() -> None:
-            store = SqliteStore.join(spec.state, spec.facts, spec.cluster)
-            try:
-                for partition in fenced:
-                    with suppress(Retryable):
+            with suppress(Retryable):  # a store that does not answer in time has fenced nobody
+                store = runtime.join_store(spec.state, spec.facts, spec.lock_name)
+                try:
+                    for partition in fenced:
                         store.writer(partition, "fault run").close()
-            finally:
-                store.close()
+                finally:
+                    store.close()
 
         opening = threading.Thread(target=fence)
         opening.start()

@@ -42,7 +42,7 @@ from raygam.actors.driving import run_topic
 from raygam.adapters.kafka_cluster import KafkaCluster
 from raygam.adapters.kafka_connection import KafkaConnection
 from raygam.memory.identity import partition_of, record_key
-from raygam.pipeline import cli_stream
+from raygam.pipeline import cli_stream, runtime
 from raygam.pipeline.config import Settings, read_settings
 from raygam.pipeline.interruption import Interruption
 
@@ -128,10 +128,10 @@ def disturb(
     with KafkaCluster(KafkaConnection(broker.address)) as kafka:
         kafka.create(topic, PARTITIONS, 1)
     outcome, told = Outcome("sqlite" if database is None else "postgres"), Told()
-    state = folder / "state"
+    state = folder / "state" if database is None else database.database()
     settings = settings_for(broker.address, topic)
     chance = random.Random(f"{plan.seed}/{outcome.store}")
-    cluster = Cluster.open(state, settings, shards=plan.shards, workers=plan.workers)
+    cluster = Cluster.open(runtime.locate(state), settings, shards=plan.shards, workers=plan.workers)
     try:
         dialogue = Dialogue(plan.users, PARTITIONS, cluster.spec.facts.partitioner)
         following = Following(cluster, settings, to_the_end=False)
@@ -260,7 +260,7 @@ def main(
             "benchmarks.faults starts a broker: set KAFKA_HOME to an unpacked release of Apache Kafka, with Java"
         )
         raise typer.Exit(2)
-    stores = [store] if store is not None else [Stores.SQLITE]
+    stores = [store] if store is not None else list(Stores)
     binaries = find_binaries() if Stores.POSTGRES in stores else None
     if store is Stores.POSTGRES and binaries is None:
         console.print(
