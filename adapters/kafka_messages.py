@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from kafka import errors
@@ -14,7 +13,7 @@ from ..memory.writes import MessageKind, OutboxMessage
 from . import kafka_errors
 from .kafka_cluster import KafkaCluster
 from .kafka_connection import KafkaConnection
-from .kafka_producer import make_client
+from .kafka_producer import let_go, make_client
 
 _DELIVERY_SECONDS = 10
 _LARGEST = 1 << 30
