@@ -153,6 +153,12 @@ class KafkaCluster:
             raise self._explained(error, name) from None
         return self.topic(name)
 
+    def create_missing(self, name: str, partitions: int, replicas: int | None = None) -> TopicFacts:
+        """The topic of this name, whatever it is like; one that is made if there is none."""
+        if self._described(name)["error_code"] == _UNKNOWN_TOPIC:
+            return self.create(name, partitions, replicas)
+        return self.topic(name)
+
     def _not_made(self, name: str, kind: type[errors.KafkaError], said: str) -> RaygamError:
         if kind is errors.TopicAlreadyExistsError:
             return Misconfigured(f"there is a topic {name} already; `raygam topics show {name}` says what it has")

@@ -15,6 +15,9 @@ from .kafka_cluster import KafkaCluster
 from .kafka_connection import KafkaConnection
 from .kafka_producer import let_go, make_client
 
+DEAD = ".dead"
+"""Behind a topic's name: where its dead letters go."""
+
 _DELIVERY_SECONDS = 10
 _LARGEST = 1 << 30
 """What was read of a topic, whatever its size, goes into another: the topic's own limit counts."""
@@ -85,7 +88,7 @@ class MessageProducer:
 
     def _topic_of(self, message: OutboxMessage) -> str:
         if message.kind == MessageKind.DEAD_LETTER:
-            return dict(message.headers)["source_name"] + ".dead"
+            return dict(message.headers)["source_name"] + DEAD
         if self._updates_topic is None:
             raise Misconfigured(
                 "updates are still to be sent, and kafka_updates_topic is not set any more; set it until they are sent"

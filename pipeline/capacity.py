@@ -30,7 +30,7 @@ def obstruction(
         state_path: where the state's disk is looked at; None for a database, which refuses by itself when it is full.
         open_tasks: tasks that workers will take.
         waiting_turns: turns in memory behind them.
-        unsent: messages for other systems that are not sent yet.
+        unsent: updates for other systems that are not sent yet.
         paused: it waits already: it goes on when half of a limit is free again, so that it does not stop
             and go with every task.
     """
@@ -42,7 +42,7 @@ def obstruction(
         return f"{waiting_turns} turns wait for tasks, of {turns} at most (max_waiting_turns)"
     if unsent > settings.max_unsent_messages // part:
         most = settings.max_unsent_messages
-        return f"{unsent} messages for other systems are not sent, of {most} at most (max_unsent_messages)"
+        return f"{unsent} updates for other systems are not sent, of {most} at most (max_unsent_messages)"
     if state_path is not None and (free := free_bytes(state_path)) < settings.min_free_bytes:
         return f"the disk has {free} bytes left, fewer than {settings.min_free_bytes} (min_free_bytes)"
     return ""

@@ -81,9 +81,13 @@ def _print_sent(document: dict[str, Any]) -> None:
 
 
 def create_topic(settings: Settings, partitions: int, replicas: int | None) -> dict[str, Any]:
-    """Make the topic; return what it is."""
+    """Make the topic, and the one for its dead letters; return what they are."""
+    name = settings.kafka_topic
     with kafka_runtime.open_cluster(settings) as cluster:
-        return asdict(cluster.create(settings.kafka_topic, partitions, replicas))
+        made = asdict(cluster.create(name, partitions, replicas))
+        if settings.kafka_dead_letters and not name.endswith(kafka_runtime.DEAD):
+            made["dead_letters"] = asdict(cluster.create_missing(name + kafka_runtime.DEAD, partitions, replicas))
+        return made
 
 
 def show_topic(settings: Settings) -> dict[str, Any]:

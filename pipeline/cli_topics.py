@@ -56,7 +56,10 @@ def create(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make topic NAME. Its number of partitions stays: users are spread over them by their keys."""
+    """Make topic NAME, and NAME.dead beside it for records that cannot be taken.
+
+    Its number of partitions stays: users are spread over them by their keys.
+    """
     from . import cli_kafka
 
     settings = _settings(name, kafka)
@@ -66,7 +69,8 @@ def create(
     else:
         display.output.print(
             f"topic {found['name']}, id {found['topic_id']}: {found['partitions']} partitions, "
-            f"replication {found['replicas']}",
+            f"replication {found['replicas']}"
+            + (f"; dead letters go to {found['dead_letters']['name']}" if "dead_letters" in found else ""),
             highlight=False,
             markup=False,
         )

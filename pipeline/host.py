@@ -20,7 +20,7 @@ from ..memory.errors import Fenced, LeaseLost, NotOwner, RaygamError, Retryable
 from ..memory.model import User
 from ..memory.ports import Store, Vectors
 from ..memory.proposal import Proposal
-from ..memory.writes import LeasedTask
+from ..memory.writes import LeasedTask, MessageKind
 from .batches import TurnBatch
 from .capacity import obstruction
 from .file_feed import FileFeed
@@ -292,7 +292,7 @@ class ShardHost:
             job = self._job
         partitions = self._of_each(lambda shard: PartitionStatus(shard.epoch, *shard.task_counts(), shard.positions()))
         holders = set().union(*self._of_each(lambda shard: shard.lease_holders()).values())
-        messages = self._publisher.unsent(), self._publisher.obstacles()
+        messages = self._publisher.unsent().total(), self._publisher.obstacles()
         status = HostStatus(self.name, self._pid, partitions, feeds, job, tuple(sorted(holders)), *messages)
         self._gauges.set(status)
         return status
@@ -301,7 +301,8 @@ class ShardHost:
         """Why reading waits at the moment, empty if it does not; see `capacity.obstruction`."""
         open_tasks = sum(self._of_each(lambda shard: shard.task_counts()[0]).values())
         turns = sum(self._of_each(lambda shard: shard.waiting_turns()).values())
-        return obstruction(self.settings, self.state_path, open_tasks, turns, self._publisher.unsent(), paused=paused)
+        updates = self._publisher.unsent()[MessageKind.UPDATE]  # dead letters stay in the ledger in any case
+        return obstruction(self.settings, self.state_path, open_tasks, turns, updates, paused=paused)
 
     def wait_for_capacity(self, stopped: Callable[[], bool], paused: Callable[[str], None]) -> None:
         """Return once tasks and disk have caught up, or `stopped()`; `paused` is told why it waits."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from ..adapters.kafka_cluster import KafkaCluster
 from ..adapters.kafka_connection import KafkaConnection
-from ..adapters.kafka_messages import MessageProducer
+from ..adapters.kafka_messages import DEAD, MessageProducer
 from ..adapters.kafka_producer import TopicProducer
 from ..adapters.kafka_source import KafkaReader
 from ..memory.errors import Misconfigured
 from .config import Settings
 from .kafka_config import KafkaFields
+
+__all__ = ["DEAD", "connection", "open_cluster", "open_messages", "open_producer", "open_reader"]
 
 
 def connection(settings: KafkaFields) -> KafkaConnection:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -108,13 +109,13 @@ class Publisher:
                 self._thread = threading.Thread(target=self._run, name=f"raygam-publisher-{self._name}", daemon=True)
                 self._thread.start()
 
-    def unsent(self) -> int:
-        """How many messages wait in the owned partitions."""
-        total = 0
+    def unsent(self) -> Counter[str]:
+        """How many messages wait in the owned partitions, by kind."""
+        waiting: Counter[str] = Counter()
         for partition in self._partitions() if self._make_sink is not None else ():
             with suppress(NotOwner), self._opened(partition) as outbox:
-                total += sum(outbox.unsent().values())
-        return total
+                waiting.update(outbox.unsent())
+        return waiting
 
     def obstacles(self) -> tuple[str, ...]:
         """What stands in the way of messages at the moment."""

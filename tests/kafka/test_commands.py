@@ -127,6 +127,8 @@ def test_a_topic_is_made_and_shown(connection: KafkaConnection, admin: Any, make
         producer = make_producer()
         producer.send(name, b"x", partition=2)
         producer.flush(10)
+        dead = json.loads(made.stdout)["dead_letters"]
+        assert (dead["name"], dead["partitions"]) == (f"{name}.dead", 3)
         shown = json.loads(raygam("topics", "show", name, "--json", cwd=tmp_path).stdout)
         assert shown["topic_id"] == facts["topic_id"]
         assert shown["source"] == f"kafka:{facts['topic_id']}"
@@ -135,7 +137,7 @@ def test_a_topic_is_made_and_shown(connection: KafkaConnection, admin: Any, make
         assert again.returncode == exit_code(Misconfigured())
         assert f"there is a topic {name} already" in again.stderr
     finally:
-        admin.delete_topics([name], raise_errors=False)
+        admin.delete_topics([name, f"{name}.dead"], raise_errors=False)
 
 
 def test_commands_say_what_is_missing(tmp_path: Path, dialogue: tuple[Path, list[bytes]]) -> None:

@@ -146,7 +146,7 @@ def test_everything_is_sent_once_in_order_and_deleted(
     assert [name for name in sink.arrived if name.startswith("a")] == names
     assert sorted(sink.arrived) == sorted([*names, "x", "y", "b"])
     assert metrics.counts == {"raygam_messages_sent_total update": 1201, "raygam_messages_sent_total dead_letter": 2}
-    assert (sending.unsent(), sending.obstacles()) == (0, ())
+    assert (sending.unsent().total(), sending.obstacles()) == (0, ())
 
 
 def test_no_client_is_made_where_there_is_nothing_to_send(outboxes: Outboxes, sink: Sink, sending: Publisher) -> None:
@@ -180,7 +180,7 @@ def test_a_kind_that_cannot_be_sent_holds_up_no_other(
     wait_for(lambda: metrics.counts.get("raygam_messages_failed_total dead_letter", 0) > 3)
     (told,) = sending.obstacles()
     assert told == "messages (dead_letter) wait: there is no topic dialogue.dead"
-    assert sending.unsent() == 2
+    assert sending.unsent().total() == 2
     assert sink.arrived.count("y") == 1, "what is behind one that cannot be sent came again and again"
     del sink.refuses["x"]
     wait_for(lambda: not outboxes.names())
@@ -219,7 +219,7 @@ def test_another_s_partition_is_left_alone(outboxes: Outboxes, sink: Sink, sendi
     outboxes.lost.add(0)
     sending.wake()
     wait_for(lambda: outboxes.names() == {0: ["a"]})
-    assert (sink.arrived, sending.obstacles(), sending.unsent()) == (["b"], (), 0)
+    assert (sink.arrived, sending.obstacles(), sending.unsent().total()) == (["b"], (), 0)
 
 
 def test_a_partition_lost_behind_the_send_is_sent_again_by_its_heir(
@@ -320,6 +320,6 @@ def test_without_a_sink_nothing_is_sent_and_nothing_runs(outboxes: Outboxes, met
     outboxes.put(0, "update", "a")
     sending = Publisher("shard-0", outboxes.partitions, outboxes.opened, None, metrics)
     sending.wake()
-    assert (sending._thread, sending.unsent(), sending.obstacles()) == (None, 0, ())
+    assert (sending._thread, sending.unsent().total(), sending.obstacles()) == (None, 0, ())
     sending.close()
     assert replace(outboxes.held[0][0], number=0) == OutboxMessage("update", "a", None, (), b"")
