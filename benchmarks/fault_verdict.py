@@ -100,7 +100,7 @@ def differences(document: Mapping[str, Any], undisturbed: Mapping[str, Any]) -> 
     mine, other = document["users"], undisturbed["users"]
     for name in sorted(mine.keys() | other.keys()):
         found += _user_differences(name, mine.get(name), other.get(name))
-    for part in ("positions", "dead_letters"):
+    for part in sorted(document.keys() - {"users"}):
         if document[part] != undisturbed[part]:
             found.append(Deviation("unequal", f"{part}: {_said(_unlike(document[part], undisturbed[part]))}"))
     return found

@@ -76,6 +76,7 @@ def document() -> Document:
         "users": {"north/user1": user_document(NORTH), "south/user1": user_document(SOUTH)},
         "dead_letters": [(4, "not_json", b"{no json", 0), (7, "blank", b"", 1)],
         "positions": {"0 kafka:x": 10, "1 kafka:x": 8},
+        "messages": [("d1", b"key", (), b"a dead letter's")],
     }
 
 
@@ -208,11 +209,13 @@ def test_a_difference_names_where_it_is(document: Document) -> None:
     alter(document)
     document["users"]["north/user1"]["event_relations"] = []
     document["positions"]["1 kafka:x"] = 9
+    document["messages"] = []
     del sound["users"]["south/user1"]
     said = "\n".join(one.what for one in differences(document, sound))
     assert "north/user1: events: ('m3', ('text', " in said
     assert "north/user1: event_relations: None instead of ('m1', 'm2', 'temporal', 1.0)" in said
     assert "positions: ('1 kafka:x', 9) instead of ('1 kafka:x', 8)" in said
+    assert "messages: None instead of ('d1', b'key'" in said
     assert "south/user1 is not in the undisturbed run" in said
 
 
