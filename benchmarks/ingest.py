@@ -224,7 +224,7 @@ def measure_on_kafka(
         consumer, embedding, streaming = [], [bare_embedding(source, settings, chunk)], []
         for repeat in range(repeats):
             consumer.append(topic.bare_consumer(settings, turns))
-            streaming.append(topic.stream_topic(settings, Path(folder) / f"state-{repeat}", turns))
+            streaming.append(topic.stream_topic(settings, Path(folder) / f"state-{repeat}", turns, workers=0))
             embedding.append(bare_embedding(source, settings, chunk))
             console.print(
                 f"topic, run {repeat + 1}: {turns / streaming[-1]:,.0f} turns/s, bare embedder "
@@ -234,8 +234,9 @@ def measure_on_kafka(
             (before + after) / 2 / spent
             for before, spent, after in zip(embedding[:-1], streaming, embedding[1:], strict=True)
         ]
-        rate = turns / statistics.median(streaming)
-        lag = topic.lag_at(settings, Path(folder) / "state-0", later, rate / 2, lag_seconds)
+        whole = turns / topic.stream_topic(settings, Path(folder) / "whole", turns, workers=1)
+        console.print(f"topic, with a worker: {whole:,.0f} turns/s, consolidated")
+        lag = topic.lag_at(settings, Path(folder) / "whole", later, whole / 2, lag_seconds)
     where = params | {"source": "kafka", "path": "fast"}
     for metric, values, unit in (
         ("turns_per_second", [turns / spent for spent in streaming], "turns/s"),
@@ -245,6 +246,7 @@ def measure_on_kafka(
     ):
         median, around = topic.spread(values)
         results.add(metric, median, unit, **where, **around)
+    results.add("turns_per_second", whole, "turns/s", **params, source="kafka", path="fast and slow", workers=1)
     sent = {"records": len(lag.seconds), "rate": round(lag.rate, 1), "searched": lag.searched, "found": lag.found}
     for name, share in (("p50", 50), ("p99", 99), ("max", 100)):
         value = float(np.percentile(lag.seconds, share))

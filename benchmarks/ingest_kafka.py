@@ -2,8 +2,8 @@
 
 The topic is taken by the engine of one process, without workers (the fast path), into a fresh
 state each run. In the same run stand the bare embedder on the same texts, before and after, and
-the bare `KafkaConsumer` on the same topic. Then, with a worker, records come at half of the
-rate that was reached, and each is watched until it is searchable.
+the bare `KafkaConsumer` on the same topic. Then it is taken with a worker, which is what a
+machine can bear for long; records come at half of that rate, and each is watched until it is searchable.
 """
 
 from __future__ import annotations
@@ -98,13 +98,16 @@ def bare_consumer(settings: Settings, turns: int) -> float:
         consumer.close()
 
 
-def stream_topic(settings: Settings, state: Path, turns: int) -> float:
-    """Take the whole topic into a fresh state without workers; return seconds until all is durable and searchable."""
-    engine = runtime.open_local(state, settings, workers=0)
+def stream_topic(settings: Settings, state: Path, turns: int, *, workers: int) -> float:
+    """Take the whole topic into a fresh state; return seconds until all is durable and searchable.
+
+    With workers, until everything that can be is consolidated too.
+    """
+    engine = runtime.open_local(state, settings, workers=workers)
     try:
         engine.host.read(_job(engine, settings))
         started = time.perf_counter()
-        while (accepted := _accepted(engine)) < turns:
+        while (accepted := _accepted(engine)) < turns or (workers and _open_tasks(engine)):
             time.sleep(_LOOK_SECONDS)
         seconds = time.perf_counter() - started
         assert accepted == turns, f"{accepted} of {turns} turns were accepted"
