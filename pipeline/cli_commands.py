@@ -112,9 +112,13 @@ def serve(
     address: Annotated[
         str | None, typer.Option("--address", help="A running Ray cluster, `auto` to find it; default: start one.")
     ] = None,
+    kafka: Annotated[
+        str | None, typer.Option("--kafka", help="Follow a topic too: host:port of brokers; default: kafka_brokers.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Follow this topic too; default: kafka_topic.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Serve the state over HTTP, until Ctrl-C or SIGTERM."""
+    """Serve the state over HTTP, until Ctrl-C or SIGTERM; with --kafka or --topic, and follow a topic into it."""
     from . import cli_serve  # Ray takes a second to load
 
     def ready(found: dict[str, Any]) -> None:
@@ -123,9 +127,17 @@ def serve(
         else:
             display.output.print(f"serving {state} at {found['url']}; Ctrl-C stops", markup=False, highlight=False)
 
-    settings = read_settings(embedder=embedder, workers=workers)
+    settings = read_settings(embedder=embedder, workers=workers, kafka_brokers=kafka, kafka_topic=topic)
     cli_serve.serve(
-        state, settings, host=host, port=port, shards=shards, workers=workers, address=address, on_ready=ready
+        state,
+        settings,
+        host=host,
+        port=port,
+        shards=shards,
+        workers=workers,
+        address=address,
+        follows=kafka is not None or topic is not None,
+        on_ready=ready,
     )
 
 

@@ -9,14 +9,17 @@ import ipaddress
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from ..actors.cluster import Cluster
+from ..actors.driving import run_topic
+from ..actors.progress import Progress
 from ..serving import deployment
-from . import display
+from . import display, follow, runtime
 from .cli import EXIT_INTERRUPTED
 from .config import Settings
 from .interruption import Interruption
@@ -36,6 +39,7 @@ def serve(
     shards: int | None,
     workers: int | None,
     address: str | None,
+    follows: bool,
     on_ready: Callable[[dict[str, Any]], None],
 ) -> None:
     """Serve a state over HTTP until SIGINT or SIGTERM.
@@ -48,30 +52,81 @@ def serve(
         shards: shard actors instead of the settings' number.
         workers: worker actors instead of the settings' number.
         address: a running Ray cluster; None starts Ray on this machine.
+        follows: also follow the settings' topic; an error that ends reading ends serving too.
         on_ready: told where it listens, once it answers.
 
     Raises:
         Misconfigured: the port is taken, or the engine or Ray Serve cannot be started.
+        RaygamError: reading the topic ended.
     """
     stop = Interruption("stopping", _leave)
     port = deployment.free_port(host, port)  # before Ray, which takes ten seconds
     deployment.prepare()
     if not _is_loopback(host):
         display.note(f"whoever reaches {host}:{port} can read and write every memory: there are no keys yet")
+    if follows:
+        settings = follow.fitting(settings, made=runtime.recorded_facts(state) is not None)
     with stop.watching():
         display.note("starting Ray" if address is None else f"joining Ray at {address}", style="dim")
         cluster = Cluster.open(state, settings, shards=shards, workers=workers, address=address)
         stop.watch()  # Ray takes SIGTERM for itself when it starts
         endpoint = None
+        following = Following(cluster, settings) if follows else None
         try:
             if not stop.asked:
                 endpoint = deployment.start(cluster.spec, host, port)
                 on_ready(_told(cluster, endpoint))
                 sys.stdout.flush()  # whoever waits for the line may read a pipe
-            while not stop.asked:
+            while not stop.asked and not (following and following.over):
                 time.sleep(_POLL_SECONDS)
         finally:
+            if following is not None:
+                following.stop()
             _end(cluster, endpoint)
+    if following is not None:
+        following.raise_error()
+
+
+class Following:
+    """The topic, followed in a thread beside the API; it says on the terminal what it waits for."""
+
+    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._waits: tuple[str, ...] = ()
+        self._cluster = cluster
+        self._settings = settings
+        self._thread = threading.Thread(target=self._run, name="raygam-following", daemon=True)
+        self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended by itself."""
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End it at a batch's edge, if the engine answers soon."""
+        self._stop.set()
+        self._thread.join(timeout=_ENDING_SECONDS)
+
+    def raise_error(self) -> None:
+        """Raise what ended it, if it was an error."""
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            run_topic(self._cluster, self._settings, stop=self._stop.is_set, on_progress=self._tell)
+        except BaseException as error:  # noqa: BLE001 - the top of the thread: whoever serves raises it
+            if not self._stop.is_set():
+                self._error = error
+
+    def _tell(self, progress: Progress) -> None:
+        waits = (*progress.paused, *progress.obstacles)
+        if waits != self._waits:
+            self._waits = waits
+            topic = self._settings.kafka_topic
+            display.note(f"topic {topic} waits: {waits[0]}" if waits else f"topic {topic} is followed again")
 
 
 def _told(cluster: Cluster, endpoint: deployment.Endpoint) -> dict[str, Any]:

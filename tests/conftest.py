@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,6 +80,21 @@ def make_topic(admin: Any) -> Iterator[Callable[..., str]]:
     yield make
     for name in set(made):
         admin.delete_topics([name], raise_errors=False)
+
+
+@pytest.fixture
+def make_producer(kafka: KafkaBroker | GivenBroker) -> Iterator[Callable[..., Any]]:
+    """Producers of somebody else's, with any settings."""
+    from kafka import KafkaProducer
+
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> Any:
+            producer = KafkaProducer(bootstrap_servers=kafka.address, **{"linger_ms": 5} | options)
+            stack.callback(producer.close, timeout=5)
+            return producer
+
+        yield make
 
 
 @pytest.fixture(scope="session")

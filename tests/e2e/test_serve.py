@@ -8,13 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from raygam.memory.identity import partition_of, record_key
+from raygam.memory.model import User
 
 
 def command(state: Path, *more: str) -> list[str]:
@@ -22,9 +26,9 @@ def command(state: Path, *more: str) -> list[str]:
 
 
 @contextmanager
-def serving(state: Path, address: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def serving(state: Path, address: str, *more: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     process = subprocess.Popen(
-        command(state, "--port", "0", "--shards", "1", "--address", address, "--json"),
+        command(state, "--port", "0", "--shards", "1", "--address", address, "--json", *more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -47,22 +51,45 @@ def post(url: str, document: Any) -> dict[str, Any]:
         return found
 
 
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> Callable[[bytes], list[str]]:
+    """Puts a record into a new topic; returns the options that follow it."""
+
+    def put(record: bytes) -> list[str]:
+        broker, make_topic = request.getfixturevalue("kafka"), request.getfixturevalue("make_topic")
+        producer = request.getfixturevalue("make_producer")()
+        name: str = make_topic(2)
+        producer.send(name, record, partition=partition_of(record_key(User("default", "ana")), 2, "murmur2"))
+        producer.flush(20)
+        return ["--kafka", broker.address, "--topic", name]
+
+    return put
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_answers_until_it_is_stopped_and_keeps_what_it_acknowledged(
-    ray_session: None, tmp_path: Path, number: signal.Signals
+    ray_session: None, tmp_path: Path, number: signal.Signals, topic: Callable[[bytes], list[str]]
 ) -> None:
+    """Once by the API alone, once while it follows a topic too."""
     import ray
 
     turn = {
         "message_id": "m1", "session_id": "s1", "speaker": "Ana", "role": "user",
         "text": "I moved to Porto.", "timestamp": "2025-03-04T09:00:00Z",
     }  # fmt: skip
-    with serving(tmp_path / "state", ray.get_runtime_context().gcs_address) as (process, ready):
+    follow = (
+        topic(json.dumps(turn | {"message_id": "m0", "user_id": "ana"}).encode()) if number == signal.SIGTERM else []
+    )
+    with serving(tmp_path / "state", ray.get_runtime_context().gcs_address, *follow) as (process, ready):
         assert (ready["partitions"], ready["shards"], ready["joined"]) == (2, 1, False)
         users = f"{ready['url']}/v1/users/ana"
         assert post(f"{users}/turns", {"turns": [turn]})["accepted"] == 1
-        found = post(f"{users}/search", {"query": "Where?", "mode": "flat"})
+        deadline = time.monotonic() + 30
+        while len((found := post(f"{users}/search", {"query": "Where?", "mode": "flat"}))["memories"]) < 1 + bool(
+            follow
+        ):
+            assert time.monotonic() < deadline, found
         process.send_signal(number)
         _, said = process.communicate(timeout=120)
         assert process.returncode == 0, said

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 
 from benchmarks.kafka_broker import GivenBroker, KafkaBroker
 from raygam.adapters.kafka_connection import KafkaConnection
@@ -54,19 +54,6 @@ def killable(kafka: KafkaBroker | GivenBroker) -> Iterator[KafkaBroker]:
 def connection(kafka: KafkaBroker | GivenBroker) -> KafkaConnection:
     """To the session's broker, without security."""
     return KafkaConnection(kafka.address)
-
-
-@pytest.fixture
-def make_producer(kafka: KafkaBroker | GivenBroker) -> Iterator[Callable[..., Any]]:
-    """Producers of somebody else's, with any settings."""
-    with ExitStack() as stack:
-
-        def make(**options: Any) -> Any:
-            producer = KafkaProducer(bootstrap_servers=kafka.address, **{"linger_ms": 5} | options)
-            stack.callback(producer.close, timeout=5)
-            return producer
-
-        yield make
 
 
 @pytest.fixture
