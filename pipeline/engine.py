@@ -158,6 +158,8 @@ class Engine:
         return sum(shard.waiting_turns() for shard in self._shards)
 
     def _wait_until(self, enough: Callable[[int], bool], on_progress: Callable[[int], None]) -> None:
+        with self._changed:
+            before = self._obstacle  # it may be gone by now: the workers try again, and say so
         while True:
             with self._changed:
                 seen = self._signals
@@ -169,7 +171,7 @@ class Engine:
                 return
             with self._changed:
                 self._refuse_closed()
-                if self._obstacle is not None:
+                if self._obstacle is not None and self._obstacle is not before:
                     raise self._obstacle
             if self._threads:
                 with self._changed:
