@@ -234,7 +234,9 @@ def read_log(address: str, topic: str, partitions: int) -> list[LogRecord]:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"topic {topic} could not be read to its end within {FLUSH_SECONDS:g} s")
             for records in consumer.poll(200, max_records=5000).values():
-                found += [LogRecord(record.partition, record.offset, record.value) for record in records]
+                for record in records:
+                    headers = {name: value.decode() for name, value in record.headers}
+                    found.append(LogRecord(record.partition, record.offset, record.value, headers))
         return found
     finally:
         consumer.close()

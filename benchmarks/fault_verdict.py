@@ -13,13 +13,13 @@ from typing import Any
 
 from raygam.memory.model import User
 
-KINDS = ("lost", "doubled", "mixed", "invented", "altered", "dead_letter", "unequal", "unrecovered")
+KINDS = ("lost", "doubled", "mixed", "invented", "altered", "dead_letter", "untold", "unequal", "unrecovered")
 """Kinds of deviation, each a metric.
 
 lost: acknowledged, and in neither buffer nor episode, or not found. doubled: two events of one message, or an event in
 two places, or a task applied twice. mixed: anything of one user under another. invented: stored, and sent by nobody or
 in an aborted transaction only. altered: another text than was sent. dead_letter: a bad record that is no dead letter, or
-not once, or a good one that is. unequal: another state than that of the undisturbed run. unrecovered: a partition that
+not once, or a good one that is. untold: a dead letter or an episode of which no other system is told. unequal: another state than that of the undisturbed run. unrecovered: a partition that
 did not answer again in time.
 """
 
@@ -57,6 +57,7 @@ class LogRecord:
     partition: int
     offset: int
     value: bytes | None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -94,13 +95,34 @@ def verify(document: Mapping[str, Any], told: Told, log: Sequence[LogRecord]) ->
     return [*found, *_against_told(stored, told, log), *_dead_letters(document["dead_letters"], told, log)]
 
 
+def verify_messages(document: Mapping[str, Any], sent: Sequence[LogRecord]) -> list[Deviation]:
+    """Compare what other systems are told with what the state holds: everything at least once, and nothing else.
+
+    Args:
+        document: the state's; messages that are not sent yet count as well.
+        sent: the records of the topics for dead letters and for updates.
+    """
+    waiting = [dict(headers) for _, _, headers, _ in document["messages"]]
+    told = {_told_of(headers) for headers in [*(record.headers for record in sent), *waiting]}
+    must = {f"{partition} {offset}" for offset, _, _, partition in document["dead_letters"]}
+    must |= {episode for user in document["users"].values() for episode in user["episodes"]}
+    return [
+        *(Deviation("untold", f"no message tells of the dead letter or episode {one}") for one in sorted(must - told)),
+        *(Deviation("invented", f"a message tells of {one}, which the state has not") for one in sorted(told - must)),
+    ]
+
+
+def _told_of(headers: Mapping[str, str]) -> str:
+    return f"{headers['partition']} {headers['offset']}" if "offset" in headers else headers["id"]
+
+
 def differences(document: Mapping[str, Any], undisturbed: Mapping[str, Any]) -> list[Deviation]:
     """Say where a state is another one than the undisturbed run's."""
     found = []
     mine, other = document["users"], undisturbed["users"]
     for name in sorted(mine.keys() | other.keys()):
         found += _user_differences(name, mine.get(name), other.get(name))
-    for part in sorted(document.keys() - {"users"}):
+    for part in sorted(document.keys() - {"users", "messages"}):  # messages go when they are sent
         if document[part] != undisturbed[part]:
             found.append(Deviation("unequal", f"{part}: {_said(_unlike(document[part], undisturbed[part]))}"))
     return found

@@ -32,7 +32,7 @@ from benchmarks.fault_figures import SHOWN, Outcome, Plan, Stores, report
 from benchmarks.fault_kills import Faults, dealt
 from benchmarks.fault_probes import Positions, Probes, search
 from benchmarks.fault_producers import Producers, read_log
-from benchmarks.fault_verdict import Deviation, LogRecord, Told, differences, found_by_search, verify
+from benchmarks.fault_verdict import Deviation, LogRecord, Told, differences, found_by_search, verify, verify_messages
 from benchmarks.ingest_ray import ray_running
 from benchmarks.kafka_broker import KafkaBroker, kafka_home
 from benchmarks.postgres_server import PostgresServer, find_binaries
@@ -49,6 +49,7 @@ from raygam.pipeline.interruption import Interruption
 console = Console(stderr=True)
 app = typer.Typer(add_completion=False)
 PARTITIONS = 4
+_MESSAGES = ("dead", "updates")
 _SAMPLED = 200
 _DRAIN_SECONDS = 180.0
 
@@ -60,6 +61,7 @@ def settings_for(address: str, topic: str) -> Settings:
         partitions=PARTITIONS,
         kafka_brokers=address,
         kafka_topic=topic,
+        kafka_updates_topic=f"{topic}.updates",
         kafka_poll_records=64,
         max_buffer_tokens=200,
         max_resident_users=32,
@@ -127,6 +129,8 @@ def disturb(
     topic = f"faults-{folder.name}-{plan.seed}".replace("_", "-")
     with KafkaCluster(KafkaConnection(broker.address)) as kafka:
         kafka.create(topic, PARTITIONS, 1)
+        for kind in _MESSAGES:
+            kafka.create(f"{topic}.{kind}", 1, 1)
     outcome, told = Outcome("sqlite" if database is None else "postgres"), Told()
     state = folder / "state" if database is None else database.database()
     settings = settings_for(broker.address, topic)
@@ -152,7 +156,8 @@ def disturb(
     outcome.interrupted = stopped()
     console.print(f"{len(outcome.recoveries)} faults, {len(told.acknowledged):,} turns acknowledged; judging")
     log = read_log(broker.address, topic, PARTITIONS)
-    _judge(outcome, state, folder, settings, told, log)
+    messages = [record for kind in _MESSAGES for record in read_log(broker.address, f"{topic}.{kind}", 1)]
+    _judge(outcome, state, folder, settings, told, log, messages)
     return outcome
 
 
@@ -226,13 +231,28 @@ def _sampled(cluster: Cluster, told: Told, chance: random.Random) -> list[Deviat
 
 
 def _judge(
-    outcome: Outcome, state: Path | str, folder: Path, settings: Settings, told: Told, log: Sequence[LogRecord]
+    outcome: Outcome,
+    state: Path | str,
+    folder: Path,
+    settings: Settings,
+    told: Told,
+    log: Sequence[LogRecord],
+    messages: Sequence[LogRecord],
 ) -> None:
     document = state_document(state)
     outcome.acknowledged, outcome.records = len(told.acknowledged), len(log)
     outcome.dead_letters = len(document["dead_letters"])
     outcome.deviations += verify(document, told, log)
-    plain = settings.model_copy(update={"kafka_poll_records": None, "worker_group": 128, "max_open_tasks": 2000})
+    outcome.deviations += verify_messages(document, messages)
+    plain = settings.model_copy(
+        update={
+            "kafka_dead_letters": False,
+            "kafka_updates_topic": None,
+            "kafka_poll_records": None,
+            "worker_group": 128,
+            "max_open_tasks": 2000,
+        }
+    )
     undisturbed = cli_stream.run(folder / "undisturbed", plain, to_the_end=True, quiet=True)
     if not undisturbed["finished"]:
         raise KeyboardInterrupt  # it, too, ends by a signal only

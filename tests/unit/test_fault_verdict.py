@@ -18,6 +18,7 @@ from benchmarks.fault_verdict import (
     found_by_search,
     mark,
     verify,
+    verify_messages,
 )
 from raygam.memory.model import User
 
@@ -76,7 +77,7 @@ def document() -> Document:
         "users": {"north/user1": user_document(NORTH), "south/user1": user_document(SOUTH)},
         "dead_letters": [(4, "not_json", b"{no json", 0), (7, "blank", b"", 1)],
         "positions": {"0 kafka:x": 10, "1 kafka:x": 8},
-        "messages": [("d1", b"key", (), b"a dead letter's")],
+        "messages": [("d1", b"key", (("id", "d1"), ("partition", "0"), ("offset", "4")), b"{no json")],
     }
 
 
@@ -209,14 +210,32 @@ def test_a_difference_names_where_it_is(document: Document) -> None:
     alter(document)
     document["users"]["north/user1"]["event_relations"] = []
     document["positions"]["1 kafka:x"] = 9
-    document["messages"] = []
     del sound["users"]["south/user1"]
     said = "\n".join(one.what for one in differences(document, sound))
     assert "north/user1: events: ('m3', ('text', " in said
     assert "north/user1: event_relations: None instead of ('m1', 'm2', 'temporal', 1.0)" in said
     assert "positions: ('1 kafka:x', 9) instead of ('1 kafka:x', 8)" in said
-    assert "messages: None instead of ('d1', b'key'" in said
     assert "south/user1 is not in the undisturbed run" in said
+
+
+SENT = [
+    LogRecord(0, 0, b"", {"id": "d2", "partition": "1", "offset": "7"}),
+    LogRecord(0, 1, b"{}", {"id": "e1"}),
+    LogRecord(0, 2, b"{}", {"id": "e1"}),
+]
+
+
+def test_other_systems_are_told_of_everything_once_or_more_and_of_nothing_else(document: Document) -> None:
+    assert verify_messages(document, SENT) == []
+    assert [one.what for one in verify_messages(document, SENT[1:])] == [
+        "no message tells of the dead letter or episode 1 7"
+    ]
+    document["messages"] = []
+    assert [one.kind for one in verify_messages(document, SENT)] == ["untold"]
+    document["dead_letters"].clear()
+    assert [one.kind for one in verify_messages(document, SENT)] == ["invented"]
+    document["users"] = {}
+    assert [one.kind for one in verify_messages(document, SENT)] == ["invented", "invented"]
 
 
 def test_a_search_must_find_its_turn_and_nobody_elses() -> None:
