@@ -22,6 +22,7 @@ from ..pipeline.worker import Worker
 from . import calls
 from .embedder_actor import EmbedderActor, RemoteEmbedder
 from .fleet import ActorKind
+from .guard import SupervisorGuard
 from .metrics import RayMetrics
 from .process import placed
 from .routes import Routes
@@ -37,6 +38,7 @@ def make_host(name: str, spec: ClusterSpec) -> ShardHost:
     settings = spec.settings
     embedder = remote_embedder(spec, Routes(spec.supervisor))
     store = runtime.join_store(spec.state, spec.facts, spec.lock_name)
+    SupervisorGuard(spec.supervisor, settings.ray_stuck_seconds).start()
     try:
         return ShardHost(
             name.partition(":")[0],

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from ..pipeline.jobs import Job
 from ..pipeline.metrics import Metrics
 from . import calls, logs, placement
 from .fleet import ActorKind, Fleet
+from .process import Process, this_process
 from .progress import Progress, merged
 from .routes import RouteTable
 from .shard_actor import ShardReport, Superseded
@@ -75,9 +75,9 @@ class Supervisor:
 
     # What others ask
 
-    def pid(self) -> int:
-        """The process."""
-        return os.getpid()
+    def process(self) -> Process:
+        """The process; who gets no answer kills it."""
+        return this_process()
 
     def routes(self) -> RouteTable:
         """Who has which partition now."""

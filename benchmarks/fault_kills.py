@@ -163,7 +163,7 @@ class Faults:
                 kind, f"started again after {pause:.1f} s", _all(before), lambda: self._restart_database(pause), _always
             )
         if kind == "supervisor":
-            pid = self._cluster.ask("pid")
+            pid = self._cluster.ask("process").pid
             os.kill(pid, signal.SIGKILL)
             return Fault(kind, kind, frozenset(), _nothing, lambda: self._cluster.ask("pid", seconds=5) != pid)
         if kind == "move":

@@ -77,7 +77,7 @@ def _cpu(cluster: Cluster) -> dict[str, float]:
     """CPU seconds so far, by role; what is no actor of ours is Ray's own."""
     spent: dict[str, float] = {}
     roles = {pid: place.rpartition("-")[0] for place, pid in cluster.ask("progress").pids.items()}
-    roles[cluster.ask("pid")] = "supervisor"
+    roles[cluster.ask("process").pid] = "supervisor"
     for process in psutil.Process().children(recursive=True):
         try:
             times = process.cpu_times()

@@ -132,7 +132,10 @@ def wait_for(met: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 def test_sigkill(source: Path, undisturbed: State, tmp_path: Path, state_of: Callable[[Path], State]) -> None:
-    """Of a shard, a worker and an embedder at once, then of the supervisor, then of the other shard."""
+    """Of a shard, a worker and an embedder at once, then of the other shard; in between the supervisor stands still.
+
+    The shards notice that it does, and kill it; Ray starts it again.
+    """
     first = ("shard-1", "worker-0", "embedder-0")
     with streaming(source, tmp_path / "state", chunk_bytes=1024) as run:
         before = run.until(100).pids
@@ -140,9 +143,10 @@ def test_sigkill(source: Path, undisturbed: State, tmp_path: Path, state_of: Cal
             os.kill(before[place], signal.SIGKILL)
         wait_for(lambda: all(run.cluster.ask("progress").pids.get(at, before[at]) != before[at] for at in first))
         assert run.cluster.ask("progress").replaced == dict.fromkeys(first, 1)
-        pid = run.cluster.ask("pid")
-        os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: run.cluster.ask("pid") != pid and "shard-0" in run.cluster.ask("progress").pids)
+        pid = run.cluster.ask("process").pid
+        os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda: not alive(pid), 40)
+        wait_for(lambda: "shard-0" in run.cluster.ask("progress").pids)
         pid = run.cluster.ask("progress").pids["shard-0"]
         os.kill(pid, signal.SIGKILL)
         wait_for(lambda: run.cluster.ask("progress").pids.get("shard-0", pid) != pid)

@@ -161,6 +161,7 @@ def test_a_topic_is_followed_through_everything(
             run.until(lambda now: any("no Kafka broker answers" in one for one in now.obstacles))
             kafka.start()
         run.until(lambda now: now.offset > 1300)
+        os.kill(run.cluster.ask("process").pid, signal.SIGKILL)
 
         run.produce(parts[2])
         owner = run.cluster.ask("progress").owned[0]
