@@ -75,15 +75,15 @@ def make_worker(name: str, spec: ClusterSpec) -> WorkerParts:
     runtime.tune_collector()
     routes = Routes(spec.supervisor)
     store = runtime.open_store(spec.state)
-    models = runtime.make_models(remote_embedder(spec, routes))
+    models = runtime.make_models(remote_embedder(spec, routes, behind=True))
     readers = [store.reader(at) for at in range(spec.facts.partitions)]
     return WorkerParts(Worker(models, spec.settings.worker_group), routes, readers, RayMetrics())
 
 
-def remote_embedder(spec: ClusterSpec, routes: Routes) -> RemoteEmbedder:
-    """The engine's embedder as its actors, drivers and endpoints use it."""
+def remote_embedder(spec: ClusterSpec, routes: Routes, *, behind: bool = False) -> RemoteEmbedder:
+    """The engine's embedder as its actors, drivers and endpoints use it; `behind` is the slow path's."""
     count_tokens = runtime.make_token_counter(spec.facts.embedder, spec.settings)
-    return RemoteEmbedder(spec.facts.embedder, spec.facts.dimension, routes.embedders, count_tokens)
+    return RemoteEmbedder(spec.facts.embedder, spec.facts.dimension, routes.embedders, count_tokens, behind=behind)
 
 
 KINDS = {

@@ -38,9 +38,9 @@ class EmbedderActor:
         """Passes so far."""
         return self._model.passes
 
-    def embed(self, texts: list[str]) -> Vectors:
-        """Return unit vectors `(len(texts), dimension)`."""
-        return self._model.embed(texts)
+    def embed(self, texts: list[str], behind: bool = False) -> Vectors:
+        """Return unit vectors `(len(texts), dimension)`; the slow path waits behind everybody else."""
+        return self._model.embed(texts, behind=behind)
 
     def close(self) -> None:
         """End after the present pass; callers go to another replica."""
@@ -62,6 +62,7 @@ class RemoteEmbedder:
         dimension: of its vectors.
         replicas: returns the handles of the replicas that live now; asked again when a call fails.
         count_tokens: counts as the model's tokenizer does, without the model.
+        behind: the slow path's: whoever else asks comes first.
     """
 
     def __init__(
@@ -70,8 +71,11 @@ class RemoteEmbedder:
         dimension: int,
         replicas: Callable[[], Sequence[Any]],
         count_tokens: Callable[[str], int] | None = None,
+        *,
+        behind: bool = False,
     ) -> None:
         self.name = name
+        self._behind = behind
         self.dimension = dimension
         self._replicas = replicas
         self._known: Sequence[Any] = ()
@@ -95,7 +99,7 @@ class RemoteEmbedder:
 
     def _ask(self, texts: list[str]) -> Any:
         handle = self._pick()
-        return None if handle is None else handle.embed.remote(texts)
+        return None if handle is None else handle.embed.remote(texts, self._behind)
 
     def _answer(self, texts: list[str], reference: Any) -> Vectors:
         deadline = time.monotonic() + _GIVE_UP_SECONDS

@@ -46,18 +46,10 @@ _WORDS = (
 ).split()
 
 
-def write_dialogue(path: Path, turns: int, users: int, seed: int, first: int = 0) -> None:
-    """Write turns of users whose sessions of some twenty turns interleave in time.
-
-    Args:
-        path: where.
-        turns: how many.
-        users: of so many.
-        seed: of what is said, and by whom.
-        first: the number of the first message; what begins later is said later.
-    """
+def write_dialogue(path: Path, turns: int, users: int, seed: int) -> None:
+    """Write turns of users whose sessions of some twenty turns interleave in time."""
     chance = random.Random(seed)
-    clock_ms = 1_735_689_600_000 + (86_400_000 * 400 if first else 0)
+    clock_ms = 1_735_689_600_000
     with path.open("w", encoding="utf-8") as file:
         per_user = [0] * users
         for number in range(turns):
@@ -68,9 +60,9 @@ def write_dialogue(path: Path, turns: int, users: int, seed: int, first: int = 0
             session = spoken // 20
             time_ms = clock_ms + (session * 86_400 + spoken % 20 * 20) * 1000 + user
             record = {
-                "message_id": f"m{first + number}",
+                "message_id": f"m{number}",
                 "user_id": f"user-{user}",
-                "session_id": f"s{first}-{session}" if first else f"s{session}",
+                "session_id": f"s{session}",
                 "speaker": "Ana" if spoken % 2 == 0 else "assistant",
                 "role": "user" if spoken % 2 == 0 else "assistant",
                 "text": " ".join(chance.choices(_WORDS, k=chance.randint(6, 24))) + ".",
@@ -288,8 +280,11 @@ def main(
         source = Path(folder) / "dialogue.jsonl"
         write_dialogue(source, turns, users, seed)
         if kafka is not None:
-            later = Path(folder) / "later.jsonl"
-            write_dialogue(later, max(turns, 200_000), users, seed + 1, first=turns)
+            later = Path(folder) / "later.jsonl"  # the same dialogue goes on
+            write_dialogue(later, turns + 200_000, users, seed)
+            with later.open("rb") as file:
+                rest = file.readlines()[turns:]
+            later.write_bytes(b"".join(rest))
             measure_on_kafka(results, kafka, source, later, settings, params, repeats, lag_seconds)
             finish(results, params, json_out)
             return

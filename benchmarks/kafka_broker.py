@@ -139,7 +139,7 @@ class KafkaBroker:
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         (directory / "log4j2.yaml").write_text(_LOG4J)
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        self._run_tool("format", "-t", cluster, "-c", str(self._properties), *format_arguments)
+        self._run_tool("format", f"--cluster-id={cluster}", "-c", str(self._properties), *format_arguments)
 
     @property
     def address(self) -> str:

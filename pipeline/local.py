@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..memory.errors import LeaseLost, NotOwner, RaygamError, Retryable
 from ..memory.ports import Reader
@@ -58,6 +58,7 @@ class LocalEngine:
         readers: of every partition, beside the writers.
         workers: threads of the slow path.
         worker_group: tasks applied together.
+        on_close: ends what the engine shares with nobody.
     """
 
     def __init__(
@@ -69,10 +70,12 @@ class LocalEngine:
         *,
         workers: int,
         worker_group: int,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.host = host
         self.facts = facts
         self.readers = readers
+        self._on_close = on_close
         self._stopping = threading.Event()
         self._obstacles: dict[str, str] = {}
         host.open(range(len(readers)))
@@ -99,6 +102,7 @@ class LocalEngine:
         for reader in self.readers:
             reader.close()
         self.host.close()
+        self._on_close()
 
     def _work(self, name: str, worker: Worker) -> None:
         failures = 0

@@ -23,6 +23,7 @@ from ..memory.ports import Embedder, Store
 from ..memory.relations import RuleRelationScorer
 from ..memory.summary import ExtractiveSummarizer
 from ..memory.writes import StateFacts
+from .batching import BatchingEmbedder, Behind
 from .config import Settings
 from .engine import Engine
 from .host import ShardHost
@@ -156,8 +157,9 @@ def open_local(state: AnyState, settings: Settings, *, workers: int | None = Non
         Retryable: its database does not answer.
     """
     place = located(state)
-    embedder, facts = _embedder_and_facts(place, settings)
+    model, facts = _embedder_and_facts(place, settings)
     store = _create_or_open(place, facts)
+    embedder, slow_path, end_model = _shared(model, settings)
     try:
         host = ShardHost(
             "local",
@@ -175,14 +177,28 @@ def open_local(state: AnyState, settings: Settings, *, workers: int | None = Non
         return LocalEngine(
             host,
             facts,
-            make_models(embedder),
+            make_models(slow_path),
             [store.reader(at) for at in range(facts.partitions)],
             workers=settings.workers if workers is None else workers,
             worker_group=settings.worker_group,
+            on_close=end_model,
         )
     except BaseException:
+        end_model()
         store.close()
         raise
+
+
+def _shared(model: Embedder, settings: Settings) -> tuple[Embedder, Embedder, Callable[[], None]]:
+    """A model for turns and queries, the same for the slow path, which waits behind them, and what ends it.
+
+    The stub is faster than any waiting.
+    """
+    if model.name.startswith(STUB):
+        return model, model, lambda: None
+    count_tokens = make_token_counter(model.name, settings)
+    shared = BatchingEmbedder(model, count_tokens=count_tokens)
+    return shared, Behind(shared), shared.close
 
 
 def host_settings(settings: Settings) -> HostSettings:
