@@ -22,7 +22,7 @@ from .metrics import Metrics, NoMetrics
 
 SLICE = 256
 """Texts of one pass at most; a model cuts further by its own batch size."""
-BEHIND_SLICE = 16
+BEHIND_SLICE = 8
 """The same for the slow path, whose texts are longer, and for which turns shall not wait."""
 _SHORT = 8
 _QUERIES, _TURNS, _BEHIND = range(3)

@@ -197,6 +197,7 @@ def _shared(model: Embedder, settings: Settings) -> tuple[Embedder, Embedder, Ca
     if model.name.startswith(STUB):
         return model, model, lambda: None
     count_tokens = make_token_counter(model.name, settings)
+    model.embed(["warm"])  # loads it: the first record shall not wait for that
     shared = BatchingEmbedder(model, count_tokens=count_tokens)
     return shared, Behind(shared), shared.close
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from raygam.adapters.stub_embedder import StubEmbedder
 from raygam.memory.errors import Retryable
-from raygam.pipeline.batching import BatchingEmbedder
+from raygam.pipeline.batching import BEHIND_SLICE, BatchingEmbedder, Behind
 
 
 class Gated(StubEmbedder):
@@ -92,3 +92,22 @@ def test_nothing_to_embed_needs_no_pass() -> None:
     assert shared.embed([]).shape == (0, 8)
     shared.close()
     assert model.passes == []
+
+
+def test_the_slow_path_waits_behind_turns_and_queries_in_short_passes() -> None:
+    model = Gated()
+    shared = BatchingEmbedder(model, slice_texts=20)
+    topics = [f"topic {number}" for number in range(2 * BEHIND_SLICE)]
+    turns = [f"turn {number}" for number in range(12)]
+    with ThreadPoolExecutor() as callers:
+        behind = callers.submit(Behind(shared).embed, topics)
+        assert model.entered.acquire(timeout=10)  # its first slice is under way
+        asked = callers.submit(shared.embed, turns)
+        while len(shared._waiting) < 2:
+            pass
+        for _ in range(3):
+            model.gate.release()
+        assert np.array_equal(behind.result(timeout=10), StubEmbedder(8).embed(topics))
+        assert np.array_equal(asked.result(timeout=10), StubEmbedder(8).embed(turns))
+    shared.close()
+    assert model.passes == [topics[:BEHIND_SLICE], turns, topics[BEHIND_SLICE:]]
