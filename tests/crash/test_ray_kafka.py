@@ -169,8 +169,7 @@ def test_a_topic_is_followed_through_everything(
         run.cluster.ask("resize", "shard", 3)
         run.produce(parts[3])
         run.until(lambda now: len(set(now.owned.values())) == 3)
-        after = run.until(lambda now: now.lag == 0 and now.offset > 3000)
-        assert after.obstacles == ()
+        run.until(lambda now: now.lag == 0 and now.offset > 3000 and not now.obstacles)
         run.end()
         report = run_topic(run.cluster, given, to_the_end=True)
         assert report.finished

@@ -59,8 +59,8 @@ def in_one_process(source: Path, tmp_path_factory: pytest.TempPathFactory, state
     return state_of(state)
 
 
-def environment() -> dict[str, str]:
-    return os.environ | {f"RAYGAM_{name}": value for name, value in SMALL.items()}
+def environment(**more: str) -> dict[str, str]:
+    return os.environ | {f"RAYGAM_{name}": value for name, value in (SMALL | more).items()}
 
 
 def command(source: Path, state: Path, *more: str) -> list[str]:
@@ -79,14 +79,14 @@ def as_json(*arguments: str | Path) -> dict[str, Any]:
 class Running:
     """A run in a process group of its own, as a terminal starts it."""
 
-    def __init__(self, source: Path, state: Path, *more: str) -> None:
+    def __init__(self, source: Path, state: Path, *more: str, **given: str) -> None:
         self.state = state
         self.process = subprocess.Popen(
             command(source, state, *more),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment(),
+            env=environment(**given),
             start_new_session=True,
         )
 
@@ -122,8 +122,8 @@ class Running:
 
 
 @contextmanager
-def running(source: Path, state: Path, *more: str) -> Iterator[Running]:
-    run = Running(source, state, *more)
+def running(source: Path, state: Path, *more: str, **given: str) -> Iterator[Running]:
+    run = Running(source, state, *more, **given)
     try:
         yield run
     finally:
@@ -185,7 +185,7 @@ def test_a_killed_driver_leaves_no_process_and_a_state_that_goes_on(
     source: Path, in_one_process: State, tmp_path: Path, state_of: Callable[[Path], State]
 ) -> None:
     state = tmp_path / "state"
-    with running(source, state, "--ray") as run:
+    with running(source, state, "--ray", MAX_OPEN_TASKS="1") as run:  # it reads no faster than its worker thinks
         whole = {"raylet", "gcs_server", "ray::ShardActor", "ray::Supervisor"}
         # Known before the first turn is in: to look for all takes longer than to take the file.
         family = run.family_with(whole)
