@@ -192,6 +192,7 @@ def test_a_zombie_wakes_and_is_fenced(
     assert state_of(tmp_path / "state") == undisturbed
 
 
+@pytest.mark.long  # of a topic: `test_ray_kafka.py`, each time
 def test_partitions_move_while_they_stream(
     source: Path, undisturbed: State, tmp_path: Path, state_of: Callable[[Path], State]
 ) -> None:

@@ -67,7 +67,7 @@ def topic(request: pytest.FixtureRequest) -> Callable[[bytes], list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_serve_answers_until_it_is_stopped_and_keeps_what_it_acknowledged(
     ray_session: None, tmp_path: Path, number: signal.Signals, topic: Callable[[bytes], list[str]]
 ) -> None:

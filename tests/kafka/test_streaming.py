@@ -118,7 +118,7 @@ def test_killed_again_and_again_it_ends_in_the_same_state(
     given = settings(kafka, filled(kafka, make_topic, source))
     state = tmp_path / "state"
     kills, chance = 0, random.Random(3)
-    while kills < 3:
+    while kills < 2:
         process = subprocess.Popen(
             command(state), env=environment(given), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
