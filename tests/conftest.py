@@ -56,13 +56,37 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker | Gi
         yield broker
 
 
+class PatientAdmin:
+    """A client of whoever runs the cluster, that bears a broker's restart.
+
+    The client itself gives up at once while it waits before it dials again; nothing is sent by then.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        from kafka.errors import NodeNotReadyError
+
+        def asked(*arguments: Any, **options: Any) -> Any:
+            deadline = time.monotonic() + 20
+            while True:
+                try:
+                    return getattr(self._client, name)(*arguments, **options)
+                except NodeNotReadyError:
+                    assert time.monotonic() < deadline, "no broker came back"
+                    time.sleep(0.05)
+
+        return asked
+
+
 @pytest.fixture(scope="session")
 def admin(kafka: KafkaBroker | GivenBroker) -> Iterator[Any]:
     """The client of whoever runs the cluster."""
     from kafka import KafkaAdminClient
 
     client = KafkaAdminClient(bootstrap_servers=kafka.address, reconnect_backoff_max_ms=500)
-    yield client
+    yield PatientAdmin(client)
     client.close()
 
 
