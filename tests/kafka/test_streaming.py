@@ -188,6 +188,7 @@ def test_a_broker_that_dies_is_waited_for(
     assert comparable(state_of(state)) == comparable(from_file)
 
 
+@pytest.mark.long  # on Ray: `test_ray_postgres.py`, each time
 def test_a_database_that_dies_is_waited_for(
     kafka: Any,
     postgres_server: GivenServer,
