@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -205,13 +206,21 @@ class KafkaBroker:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [int(opened.getsockname()[1]) for opened in sockets]
-    finally:
-        for opened in sockets:
-            opened.close()
+    """Loopback ports that nobody listens on, below those that connections get by themselves.
+
+    Whoever starts again on its port must find it free: while it is down, any connection of this machine
+    might have taken one of the others.
+    """
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(21_000, 32_000), 2_000):
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise BrokerFailed("no port from 21000 to 31999 is free")
 
 
 def _ending_with_parent() -> list[str]:

@@ -8,7 +8,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,8 @@ from urllib.parse import urlencode
 import psutil
 import psycopg
 from psycopg import conninfo, sql
+
+from benchmarks.kafka_broker import free_ports
 
 _DEBIAN = Path("/usr/lib/postgresql")
 _START_SECONDS = 30.0
@@ -100,7 +101,7 @@ class PostgresServer(GivenServer):
         self._folder = Path(tempfile.mkdtemp(prefix="raygam-postgres-"))
         self._user = _unprivileged()
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_ports(1)[0]
         super().__init__(f"postgresql://raygam@127.0.0.1:{self.port}/postgres")
         try:
             self._make()
@@ -196,10 +197,3 @@ def _unprivileged() -> pwd.struct_passwd | None:
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
     raise RuntimeError("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
