@@ -38,9 +38,8 @@ def make_host(name: str, spec: ClusterSpec) -> ShardHost:
     settings = spec.settings
     embedder = remote_embedder(spec, Routes(spec.supervisor))
     store = runtime.join_store(spec.state, spec.facts, spec.lock_name)
-    SupervisorGuard(spec.supervisor, settings.ray_stuck_seconds).start()
     try:
-        return ShardHost(
+        host = ShardHost(
             name.partition(":")[0],
             os.getpid(),
             store,
@@ -57,6 +56,8 @@ def make_host(name: str, spec: ClusterSpec) -> ShardHost:
     except BaseException:
         store.close()
         raise
+    SupervisorGuard(spec.supervisor, settings.ray_stuck_seconds).start()
+    return host
 
 
 def make_embedder(name: str, spec: ClusterSpec) -> BatchingEmbedder:

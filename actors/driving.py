@@ -103,10 +103,8 @@ def run_topic(
         Retryable: no broker answers at the beginning.
     """
     with partition_readers(cluster.spec.state) as readers:
-        known = furthest_positions(reader.partition_info().positions for reader in readers)
         before = totals(readers)
-        facts = cluster.spec.facts
-        job = follow.job_for(settings, facts.partitions, facts.embedder, known, to_the_end=to_the_end)
+        job = follow.job_for(settings, cluster.spec.facts, readers, to_the_end=to_the_end)
         cluster.ask("start_job", job)
         progress, done = _wait(cluster, job, True, stop, on_progress)
         cluster.ask("stop_job", job.source_id)

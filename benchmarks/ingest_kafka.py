@@ -9,14 +9,15 @@ machine can bear for long; records come at half of that rate, and each is watche
 from __future__ import annotations
 
 import json
+import multiprocessing
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -137,55 +138,49 @@ def lag_at(settings: Settings, state: Path, source: Path, rate: float, seconds: 
 
 
 class _Paced:
-    """Records sent one by one on their time, and a look every ten milliseconds at how far each partition is."""
+    """Records sent on their time by another process, and a look every ten milliseconds at how far each partition is."""
 
     def __init__(self, engine: LocalEngine, settings: Settings, source: Path, rate: float, seconds: float) -> None:
         self._engine = engine
         self._settings = settings
+        self._source = source
         self._rate = rate
-        with source.open("rb") as file:
-            self._lines = [line for line, _ in zip(file, range(int(rate * seconds)), strict=False)]
+        self._count = int(rate * seconds)
         self._source_id = next(iter(engine.host.status().feeds)).job.source_id
-        self._sent: dict[int, list[tuple[float, bytes]]] = {at: [] for at in range(settings.partitions)}
-        self._base = {at: self._position(at) for at in self._sent}
-        self._seen = dict.fromkeys(self._sent, 0)
+        routing = Routing(settings.partitions, settings.partitioner)
+        self._lines: dict[int, list[bytes]] = {at: [] for at in range(settings.partitions)}
+        for line in _first_lines(source, self._count):
+            self._lines[routing.of_record(line)[1]].append(line)
+        self._base = {at: self._position(at) for at in self._lines}
+        self._seen_at: dict[int, list[float]] = {at: [] for at in self._lines}  # of each record, by partition
 
     def run(self) -> Lag:
-        sender = threading.Thread(target=self._send)
+        here, there = multiprocessing.get_context("spawn").Pipe(duplex=False)
+        sender = multiprocessing.get_context("spawn").Process(
+            target=_send, args=(self._settings, self._source, self._count, self._rate, there), daemon=True
+        )
         sender.start()
-        lags: list[float] = []
         next_search = time.perf_counter()
         answers: list[Future[bool]] = []
-        pool = ThreadPoolExecutor(1)
-        while sender.is_alive() or sum(self._seen.values()) < len(self._lines):
-            now = time.perf_counter()
-            latest = b""
-            for at, sent in self._sent.items():
-                upto = min(self._position(at) - self._base[at], len(sent))
-                for sent_at, line in sent[self._seen[at] : upto]:
-                    lags.append(now - sent_at)
-                    latest = line
-                self._seen[at] = upto
-            if latest and now >= next_search and len(answers) < _SEARCHED:
-                answers.append(pool.submit(self._is_found, latest))
-                next_search = now + 1.0
-            time.sleep(_LOOK_SECONDS)
-        pool.shutdown()
+        with ThreadPoolExecutor(1) as pool:
+            while sum(map(len, self._seen_at.values())) < self._count:
+                now = time.perf_counter()
+                latest = b""
+                for at, lines in self._lines.items():
+                    seen = self._seen_at[at]
+                    new = self._position(at) - self._base[at] - len(seen)
+                    seen += [now] * new
+                    latest = lines[len(seen) - 1] if new else latest
+                if latest and now >= next_search and len(answers) < _SEARCHED:
+                    answers.append(pool.submit(self._is_found, latest))
+                    next_search = now + 1.0
+                time.sleep(_LOOK_SECONDS)
+        sent_at: dict[int, list[float]] = here.recv()  # on the same clock: the machine's, since it was started
+        sender.join()
+        lags = [
+            seen - sent for at, times in sent_at.items() for sent, seen in zip(times, self._seen_at[at], strict=True)
+        ]
         return Lag(np.asarray(lags), self._rate, len(answers), sum(answer.result() for answer in answers))
-
-    def _send(self) -> None:
-        producer = kafka_runtime.open_producer(self._settings)
-        routing = Routing(self._settings.partitions, self._settings.partitioner)
-        try:
-            started = time.perf_counter()
-            for number, line in enumerate(self._lines):
-                time.sleep(max(0.0, started + number / self._rate - time.perf_counter()))
-                key, partition = routing.of_record(line)
-                self._sent[partition].append((time.perf_counter(), line))
-                producer.send(partition, key, line.rstrip())
-            producer.flush()
-        finally:
-            producer.close()
 
     def _position(self, partition: int) -> int:
         held = self._engine.host.shard(partition).positions().get(self._source_id)
@@ -199,13 +194,37 @@ class _Paced:
         return bool(answer["memories"]) and answer["memories"][0]["message_id"] == turn["message_id"]
 
 
+def _first_lines(source: Path, count: int) -> list[bytes]:
+    with source.open("rb") as file:
+        return [line.rstrip() for line, _ in zip(file, range(count), strict=False)]
+
+
+def _send(settings: Settings, source: Path, count: int, rate: float, answer: Connection) -> None:
+    """Send lines on their time; answer per partition when each was handed to the client. Runs in its own process."""
+    sent_at: dict[int, list[float]] = {at: [] for at in range(settings.partitions)}
+    lines = _first_lines(source, count)
+    producer = kafka_runtime.open_producer(settings)
+    routing = Routing(settings.partitions, settings.partitioner)
+    try:
+        started = time.perf_counter()
+        for number, line in enumerate(lines):
+            time.sleep(max(0.0, started + number / rate - time.perf_counter()))
+            key, partition = routing.of_record(line)
+            sent_at[partition].append(time.perf_counter())
+            producer.send(partition, key, line)
+        producer.flush()
+    finally:
+        producer.close()
+    answer.send(sent_at)
+
+
 def spread(values: list[float]) -> tuple[float, dict[str, float]]:
     """The median, and what lies around it."""
     return statistics.median(values), {"min": round(min(values), 4), "max": round(max(values), 4), "runs": len(values)}
 
 
 def _job(engine: LocalEngine, settings: Settings) -> TopicJob:
-    return follow.job_for(settings, engine.facts.partitions, engine.facts.embedder, {}, to_the_end=False)
+    return follow.job_for(settings, engine.facts, engine.readers, to_the_end=False)
 
 
 def _accepted(engine: LocalEngine) -> int:

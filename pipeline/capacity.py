@@ -40,9 +40,9 @@ def obstruction(
         return f"{open_tasks} tasks are open, of {tasks} at most (max_open_tasks)"
     if waiting_turns > turns // part:
         return f"{waiting_turns} turns wait for tasks, of {turns} at most (max_waiting_turns)"
-    if unsent > settings.max_unsent_messages // part:
-        most = settings.max_unsent_messages
-        return f"{unsent} updates for other systems are not sent, of {most} at most (max_unsent_messages)"
+    if unsent > settings.max_unsent_updates // part:
+        most = settings.max_unsent_updates
+        return f"{unsent} updates for other systems are not sent, of {most} at most (max_unsent_updates)"
     if state_path is not None and (free := free_bytes(state_path)) < settings.min_free_bytes:
         return f"the disk has {free} bytes left, fewer than {settings.min_free_bytes} (min_free_bytes)"
     return ""

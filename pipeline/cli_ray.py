@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,26 +34,16 @@ def run(
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Stream a file into a state by shard actors; return what `cli_run.run` returns."""
-    interruption = Interruption(leave=_leave if address is None else None)
     started = time.monotonic()
     runtime.open_source(path)  # a wrong path is told before Ray is started
-    # Ray prints its warnings into standard output, which is for the result.
-    with redirect_stdout(sys.stderr):
-        with _starting("starting Ray") if address is None else interruption.watching():
-            cluster = Cluster.open(state, settings, shards=shards, workers=workers, address=address)
-        ready = time.monotonic()
-        try:
-            # Only now, or anew: Ray takes SIGTERM for itself when it starts.
-            with interruption.watching(), _bar() as advance:
-                report = run_file(cluster, path, stop=lambda: interruption.asked, on_progress=advance)
-            replaced = cluster.ask("progress").replaced
-        finally:
-            cluster.close()
+    with _engine(state, settings, shards, workers, address) as engine, _bar() as advance:
+        report = run_file(engine.cluster, path, stop=engine.stop_asked, on_progress=advance)
+        told = engine.told()
     document = asdict(report) | {
         "source": str(path),
         "state": str(state),
         "seconds": round(time.monotonic() - started, 3),
-        "ray": _told(cluster, ready - started, replaced),
+        "ray": told,
     }
     document |= cli_run.state_totals(state)
     if not quiet:
@@ -72,28 +62,64 @@ def follow_topic(
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Follow the topic by shard actors; return what `cli_stream.run` returns."""
-    interruption = Interruption(leave=_leave if address is None else None)
     started = time.monotonic()
     settings = follow.fitting(settings, made=runtime.recorded_facts(state) is not None)  # wrong settings, before Ray
+    with (
+        _engine(state, settings, shards, workers, address) as engine,
+        cli_stream.stream_display(settings.kafka_topic) as show,
+    ):
+        report = run_topic(
+            engine.cluster,
+            settings,
+            to_the_end=to_the_end,
+            stop=engine.stop_asked,
+            on_progress=lambda progress: show(_stream_status(progress)),
+        )
+        told = engine.told()
+    return cli_stream.finished(report, state, started, to_the_end=to_the_end, quiet=quiet, ray=told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """An engine on Ray, as long as a command holds it."""
+
+    cluster: Cluster
+    interruption: Interruption
+    starting_seconds: float
+
+    def stop_asked(self) -> bool:
+        return self.interruption.asked
+
+    def told(self) -> dict[str, Any]:
+        """What the command's document says of it."""
+        spec = self.cluster.spec
+        return {
+            "shards": spec.shards,
+            "workers": spec.workers,
+            "embedders": spec.embedders,
+            "starting_seconds": round(self.starting_seconds, 3),
+            "replaced": self.cluster.ask("progress").replaced,
+        }
+
+
+@contextmanager
+def _engine(
+    state: AnyState, settings: Settings, shards: int | None, workers: int | None, address: str | None
+) -> Iterator[_Started]:
+    """Start an engine or join it; signals ask it to stop inside the block, and it is let go of behind it."""
+    interruption = Interruption(leave=_leave if address is None else None)
+    started = time.monotonic()
+    # Ray prints its warnings into standard output, which is for the result.
     with redirect_stdout(sys.stderr):
         with _starting("starting Ray") if address is None else interruption.watching():
             cluster = Cluster.open(state, settings, shards=shards, workers=workers, address=address)
         ready = time.monotonic()
         try:
-            with interruption.watching(), cli_stream.stream_display(settings.kafka_topic) as show:
-                report = run_topic(
-                    cluster,
-                    settings,
-                    to_the_end=to_the_end,
-                    stop=lambda: interruption.asked,
-                    on_progress=lambda progress: show(_stream_status(progress)),
-                )
-            replaced = cluster.ask("progress").replaced
+            # Only now, or anew: Ray takes SIGTERM for itself when it starts.
+            with interruption.watching():
+                yield _Started(cluster, interruption, ready - started)
         finally:
             cluster.close()
-    return cli_stream.finished(
-        report, state, started, to_the_end=to_the_end, quiet=quiet, ray=_told(cluster, ready - started, replaced)
-    )
 
 
 def _stream_status(progress: Progress) -> StreamStatus:
@@ -101,16 +127,6 @@ def _stream_status(progress: Progress) -> StreamStatus:
     return StreamStatus(
         progress.accepted, progress.lag, progress.open_tasks, waits, progress.finished, progress.sending
     )
-
-
-def _told(cluster: Cluster, starting_seconds: float, replaced: dict[str, int]) -> dict[str, Any]:
-    return {
-        "shards": cluster.spec.shards,
-        "workers": cluster.spec.workers,
-        "embedders": cluster.spec.embedders,
-        "starting_seconds": round(starting_seconds, 3),
-        "replaced": replaced,
-    }
 
 
 def _leave() -> None:

@@ -137,7 +137,7 @@ def print_summary(document: dict[str, Any]) -> None:
         f"{document['dead_letters']:,} dead letters in {document['seconds']:.1f} s"
     )
     display.output.print(line, highlight=False)
-    if document["incomplete_line"] is not None:
+    if document.get("incomplete_line") is not None:  # only files have one
         display.note(f"the last line (at byte {document['incomplete_line']}) is not complete; it is read once it is")
     if total["dead_letters"]:
         display.note(f"{total['dead_letters']:,} dead letters in all: raygam dead-letters --state {document['state']}")

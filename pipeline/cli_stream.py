@@ -18,7 +18,6 @@ from .interruption import Interruption
 from .jobs import TopicJob, ended_error
 from .local import LocalEngine
 from .location import AnyState
-from .run import furthest_positions
 from .summary import totals
 
 _POLL_SECONDS = 0.1
@@ -50,7 +49,6 @@ def finished(
         "interrupted": to_the_end and not report.finished,  # what has no end is only ever stopped
         "state": str(state),
         "seconds": round(time.monotonic() - started, 3),
-        "incomplete_line": None,
     }
     document |= more | cli_run.state_totals(state)
     if not quiet:
@@ -67,11 +65,8 @@ def _follow(
     stop: Callable[[], bool],
     on_progress: Callable[[StreamStatus], None],
 ) -> StreamReport:
-    readers = engine.readers
-    facts = engine.facts
-    before = totals(readers)
-    known = furthest_positions(reader.partition_info().positions for reader in readers)
-    job = follow.job_for(settings, facts.partitions, facts.embedder, known, to_the_end=to_the_end)
+    before = totals(engine.readers)
+    job = follow.job_for(settings, engine.facts, engine.readers, to_the_end=to_the_end)
     engine.host.read(job)
     status = StreamStatus()
     while True:
@@ -83,7 +78,7 @@ def _follow(
         done = status.finished and not status.open_tasks
         if done or stop():
             engine.host.stop_reading()
-            return follow.reported(job, readers, before, lag=status.lag, finished=done)
+            return follow.reported(job, engine.readers, before, lag=status.lag, finished=done)
         time.sleep(_POLL_SECONDS)
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..memory.ports import Reader
-from ..memory.writes import SourcePosition
+from ..memory.writes import StateFacts
 from . import kafka_runtime
 from .config import Settings
 from .jobs import TopicJob
+from .run import furthest_positions
 from .summary import gained, totals
 
 
@@ -79,30 +80,28 @@ def fitting(settings: Settings, *, made: bool) -> Settings:
     return settings.model_copy(update={"partitions": facts.partitions})
 
 
-def job_for(
-    settings: Settings, partitions: int, embedder: str, known: Mapping[str, SourcePosition], *, to_the_end: bool
-) -> TopicJob:
+def job_for(settings: Settings, facts: StateFacts, readers: Sequence[Reader], *, to_the_end: bool) -> TopicJob:
     """Say what a host shall read.
 
     Args:
         settings: where Kafka is and which topic.
-        partitions: the state's; the topic must have as many.
-        embedder: the state's embedding model.
-        known: sources that the state has read, by id.
+        facts: what the state was made with; the topic must have as many partitions.
+        readers: of every partition: what the state has read before.
         to_the_end: stop where the topic ends now.
 
     Raises:
         Misconfigured: the topic is not the one that was read before, or has other partitions.
         Retryable: no broker answers.
     """
-    reader = kafka_runtime.open_reader(settings, partitions)
+    known = furthest_positions(reader.partition_info().positions for reader in readers)
+    reader = kafka_runtime.open_reader(settings, facts.partitions)
     try:
         source_id = reader.identify(known)
         until = tuple(reader.ends()) if to_the_end else None
     finally:
         reader.close()
     return TopicJob(
-        settings.kafka_fields(), source_id, settings.poll_records_for(embedder), until, secrets.token_hex(8)
+        settings.kafka_fields(), source_id, settings.poll_records_for(facts.embedder), until, secrets.token_hex(8)
     )
 
 

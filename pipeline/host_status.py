@@ -20,7 +20,7 @@ class HostSettings:
         max_waiting_turns: and while more turns wait, in memory, for open tasks of their users.
         min_free_bytes: reading waits while the state's disk has less room.
         read_ahead: chunks decoded and embedded before their turn.
-        max_unsent_messages: reading waits while more updates for other systems are not sent.
+        max_unsent_updates: reading waits while more updates for other systems are not sent.
     """
 
     shard: ShardSettings = field(default_factory=ShardSettings)
@@ -28,7 +28,7 @@ class HostSettings:
     max_waiting_turns: int = 100_000
     min_free_bytes: int = 256 * 1024 * 1024
     read_ahead: int = 2
-    max_unsent_messages: int = 10_000
+    max_unsent_updates: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)

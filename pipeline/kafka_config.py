@@ -22,7 +22,7 @@ class KafkaFields(BaseModel):
     kafka_updates_topic: str | None = Field(
         None, min_length=1, description="the topic that is told of every consolidated episode; default: nobody is"
     )
-    max_unsent_messages: int = Field(10_000, ge=1, description="reading waits while more updates are not sent *")
+    max_unsent_updates: int = Field(10_000, ge=1, description="reading waits while more updates are not sent *")
     kafka_security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="what the brokers' port speaks: SSL is TLS, SASL asks for user and password"
     )

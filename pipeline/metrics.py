@@ -43,7 +43,7 @@ METRICS = {
     "raygam_outbox_messages": Metric("gauge", "Messages for other systems that are not sent yet.", ("shard",)),
     "raygam_messages_sent_total": Metric("counter", "Messages that Kafka acknowledged.", ("shard", "kind")),
     "raygam_messages_failed_total": Metric("counter", "Attempts to send messages that failed.", ("shard", "kind")),
-    "raygam_reading_paused": Metric("gauge", "1 while reading waits for workers, memory, disk or unsent messages.", ("shard",)),
+    "raygam_reading_paused": Metric("gauge", "1 while reading waits for workers, memory, disk or unsent updates.", ("shard",)),
     "raygam_fenced_total": Metric("counter", "Partitions lost to a newer epoch.", ("shard",)),
     "raygam_tasks_applied_total": Metric("counter", "Proposals applied.", ("shard",)),
     "raygam_leases_lost_total": Metric("counter", "Proposals that came too late.", ("shard",)),

@@ -6,6 +6,7 @@ import gc
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -144,28 +145,21 @@ def open_engine(state: AnyState, settings: Settings, *, workers: int | None = No
 
 
 def open_local(state: AnyState, settings: Settings, *, workers: int | None = None) -> LocalEngine:
-    """Open a state for following a topic in this process, making it if there is none.
-
-    Args:
-        state: where it is.
-        settings: the settings; what they leave open is taken from the state.
-        workers: threads of the slow path instead of the settings' number.
-
-    Raises:
-        StateLocked: another engine has it.
-        Misconfigured: the settings contradict what the state was made with.
-        Retryable: its database does not answer.
-    """
+    """Open a state for following a topic in this process; arguments and errors are those of `open_engine`."""
     place = located(state)
     model, facts = _embedder_and_facts(place, settings)
-    store = _create_or_open(place, facts)
-    embedder, slow_path, end_model = _shared(model, settings)
-    try:
+    with ExitStack() as opened:  # what is open is closed again if the next cannot be opened
+        store = _create_or_open(place, facts)
+        opened.callback(store.close)
+        embedder, slow_path, end_model = _shared(model, settings)
+        opened.callback(end_model)
+        reading = reading_of(open_store(place), embedder, settings)
+        opened.callback(reading.close)
         host = ShardHost(
             "local",
             os.getpid(),
             store,
-            reading_of(open_store(place), embedder, settings),
+            reading,
             Intake(facts, embedder, settings.record_limits),
             host_settings(settings),
             lambda: time.time_ns() // 1000,
@@ -174,7 +168,7 @@ def open_local(state: AnyState, settings: Settings, *, workers: int | None = Non
             open_topic=lambda job: open_topic(job, facts),
             make_sink=lambda job: message_sink(settings, job),
         )
-        return LocalEngine(
+        engine = LocalEngine(
             host,
             facts,
             make_models(slow_path),
@@ -183,10 +177,8 @@ def open_local(state: AnyState, settings: Settings, *, workers: int | None = Non
             worker_group=settings.worker_group,
             on_close=end_model,
         )
-    except BaseException:
-        end_model()
-        store.close()
-        raise
+        opened.pop_all()
+        return engine
 
 
 def _shared(model: Embedder, settings: Settings) -> tuple[Embedder, Embedder, Callable[[], None]]:
@@ -209,7 +201,7 @@ def host_settings(settings: Settings) -> HostSettings:
         settings.max_open_tasks,
         settings.max_waiting_turns,
         settings.min_free_bytes,
-        max_unsent_messages=settings.max_unsent_messages,
+        max_unsent_updates=settings.max_unsent_updates,
     )
 
 

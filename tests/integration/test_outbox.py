@@ -213,7 +213,7 @@ def test_what_cannot_be_sent_shows_and_stops_reading_only_above_the_limit(
     make_host: Hosts, receiver: Receiver, tmp_path: Path
 ) -> None:
     """Dead letters stop nothing, however many: they stay in the ledger anyway."""
-    host = make_host(max_unsent_messages=15)
+    host = make_host(max_unsent_updates=15)
     receiver.obstacle = Retryable("no Kafka broker answers")
     feed(host, 60)
     wait_for(lambda: host.status().sending != ())
@@ -225,7 +225,7 @@ def test_what_cannot_be_sent_shows_and_stops_reading_only_above_the_limit(
     work(host, tmp_path / "state")
     updates = host.status().unsent - 20
     assert updates > 15
-    why = f"{updates} updates for other systems are not sent, of 15 at most (max_unsent_messages)"
+    why = f"{updates} updates for other systems are not sent, of 15 at most (max_unsent_updates)"
     assert host.obstruction(paused=False) == why
     receiver.obstacle = None
     wait_for(lambda: host.status().unsent == 0)

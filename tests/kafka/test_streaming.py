@@ -290,7 +290,7 @@ def test_a_stream_waits_for_its_workers_and_its_lag_is_told(
     given = settings(kafka, filled(kafka, make_topic, source), max_open_tasks=5)
     engine = runtime.open_local(tmp_path / "state", follow.fitting(given, made=False), workers=0)
     try:
-        job = follow.job_for(given, PARTITIONS, "stub", {}, to_the_end=True)
+        job = follow.job_for(given, engine.facts, engine.readers, to_the_end=True)
         engine.host.read(job)
         wait_for(lambda: "max_open_tasks" in engine.host.status().feeds[0].paused)
         stopped = engine.host.status().feeds[0]
