@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -96,18 +95,18 @@ def stretches(
 
 
 class Ahead(Iterator[Item]):
-    """Takes up to `depth` items ahead in a thread of its own; errors come out where they belong.
+    """Makes up to `depth` items ahead in a thread of its own; errors come out where they belong.
 
-    A generator is closed in that thread.
-    Close it, from any thread, or its own stays behind the items that nobody takes.
+    An item is begun when there is room for it: what has come until then is in it. A generator is closed in
+    that thread. Close it, from any thread, or its own stays behind the items that nobody takes.
     """
 
     def __init__(self, items: Iterable[Item], depth: int, name: str) -> None:
         self._items = items
-        self._ready: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(depth)
-        self._closed = threading.Event()
+        self._room = threading.Semaphore(depth)
+        self._ready: queue.SimpleQueue[tuple[Item | None, BaseException | None]] = queue.SimpleQueue()
         self._ended = False
-        self._thread = threading.Thread(target=self._take, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._make, name=name, daemon=True)
         self._thread.start()
 
     def __next__(self) -> Item:
@@ -122,28 +121,23 @@ class Ahead(Iterator[Item]):
         if error is not None:
             self._ended = True
             raise error
+        self._room.release()
         assert item is not None
         return item
 
     def close(self) -> None:
-        """Take nothing more. The thread ends behind the item that it is making; nobody waits for it."""
-        self._closed.set()
+        """Make nothing more. The thread ends behind the item that it is making; nobody waits for it."""
         self._ended = True
-        with suppress(queue.Empty):
-            while True:  # a thread that waits for room sees that it is over
-                self._ready.get_nowait()
+        self._room.release()
 
-    def _take(self) -> None:
+    def _make(self) -> None:
         error: BaseException = StopIteration()
         items = iter(self._items)
         try:
-            for item in items:
-                if self._closed.is_set():
-                    break
-                self._ready.put((item, None))
+            while self._room.acquire() and not self._ended:
+                self._ready.put((next(items), None))
             if isinstance(items, Generator):
                 items.close()  # in this thread: what it holds may belong to it
         except BaseException as raised:  # noqa: BLE001 - handed on to who takes the items
             error = raised
-        if not self._closed.is_set():
-            self._ready.put((None, error))
+        self._ready.put((None, error))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .host import ShardHost
 
 _POLL_SECONDS = 0.2
+_POLLS_AHEAD = 1
+"""One poll is embedded while one is applied. Each further one would make every record wait for one more."""
 
 
 class TopicReader(Protocol):
@@ -97,7 +99,7 @@ class TopicFeed(Feed):
     # In the feed's thread
 
     def _read_to_the_end(self) -> None:
-        self._ahead = ahead = Ahead(self._polls(), self._host.settings.read_ahead, f"{self.name}-ahead")
+        self._ahead = ahead = Ahead(self._polls(), _POLLS_AHEAD, f"{self.name}-ahead")
         try:
             if self._stop_asked.is_set():
                 return

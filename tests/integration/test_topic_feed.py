@@ -241,7 +241,7 @@ def test_it_waits_for_capacity_and_pauses(make_host: Hosts) -> None:
     stands = positions([host])
     make_host.log.partitions[0] += make_host.log.partitions[0][:1]
     wait_for(lambda: sum(host.status().feeds[0].lag.values()) == RECORDS + 1 - sum(positions([host]).values()))
-    assert sum(positions([host]).values()) <= sum(stands.values()) + 3 * 3 * (host.settings.read_ahead + 2)
+    assert sum(positions([host]).values()) <= sum(stands.values()) + 3 * 3 * 2
 
 
 def test_an_obstacle_is_got_over_and_an_error_ends_it(make_host: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
