@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -33,6 +34,12 @@ class Gated(StubEmbedder):
         return super().embed(texts)
 
 
+def wait_for(met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not met():
+        assert time.monotonic() < deadline, "it did not come"
+
+
 def test_what_waits_goes_together_and_short_requests_first() -> None:
     model = Gated()
     shared = BatchingEmbedder(model, slice_texts=10)
@@ -41,8 +48,7 @@ def test_what_waits_goes_together_and_short_requests_first() -> None:
         first = callers.submit(shared.embed, long)
         assert model.entered.acquire(timeout=10)  # its first slice is under way, two wait
         queries = [callers.submit(shared.embed, [f"query {number}"]) for number in range(3)]
-        while len(shared._waiting) < 5:
-            pass
+        wait_for(lambda: len(shared._waiting) == 5)
         for _ in range(4):
             model.gate.release()
         found = first.result(timeout=10)
@@ -103,8 +109,7 @@ def test_the_slow_path_waits_behind_turns_and_queries_in_short_passes() -> None:
         behind = callers.submit(Behind(shared).embed, topics)
         assert model.entered.acquire(timeout=10)  # its first slice is under way
         asked = callers.submit(shared.embed, turns)
-        while len(shared._waiting) < 2:
-            pass
+        wait_for(lambda: len(shared._waiting) == 2)
         for _ in range(3):
             model.gate.release()
         assert np.array_equal(behind.result(timeout=10), StubEmbedder(8).embed(topics))
