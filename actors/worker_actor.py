@@ -12,6 +12,7 @@ import ray
 
 from ..memory.errors import RaygamError, Retryable
 from ..memory.ports import Reader
+from ..pipeline.backoff import pause_after
 from ..pipeline.metrics import Metrics
 from ..pipeline.worker import Worker
 from . import calls, logs
@@ -20,7 +21,6 @@ from .routes import RemotePartition, Routes
 
 log = logging.getLogger("raygam.worker")
 _WAIT_SECONDS = 1.0
-_RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class WorkerActor:
                 did = self._round(parts)
                 failures = failures + 1 if self._obstacle and not did else 0
                 if failures:  # whoever is away has tasks, and says so at once: waiting for tasks would not wait
-                    self._stopping.wait(_RETRY_SECONDS[min(failures, 2) - 1])
+                    self._stopping.wait(pause_after(min(failures, 2)))
                 elif not did:
                     self._wait(parts)
             except Exception as error:  # the top of the worker's thread: tried again, told, logged
@@ -92,7 +92,7 @@ class WorkerActor:
                 log.log(
                     level, "a round failed", exc_info=not isinstance(error, RaygamError), extra={"error": str(error)}
                 )
-                self._stopping.wait(_RETRY_SECONDS[min(failures, len(_RETRY_SECONDS)) - 1])
+                self._stopping.wait(pause_after(failures))
         for reader in parts.readers if parts else ():
             reader.close()
 

@@ -13,14 +13,13 @@ from ..memory.errors import RaygamError, Retryable
 from ..memory.model import User
 from ..memory.ports import Reader, Store
 from ..memory.writes import SourcePosition
+from . import backoff
 from .batches import TurnBatch
 from .intake import Intake
 from .records import EndOfSession, Turn
 from .shard import API_SOURCE, Receipt, Shard, ShardSettings
 from .whereabouts import this_process
 from .worker import Models, Worker
-
-_RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0)
 
 
 class Engine:
@@ -204,10 +203,10 @@ class Engine:
                     failures, self._obstacle = 0, None
             except Retryable as error:
                 failures += 1
-                if failures > len(_RETRY_SECONDS):  # whoever waits is told; it may last
+                if failures > len(backoff.PAUSES):  # whoever waits is told; it may last
                     self._obstacle = error
                     self._signal()
-                pause = _RETRY_SECONDS[min(failures, len(_RETRY_SECONDS)) - 1]
+                pause = backoff.pause_after(failures)
                 with self._changed:
                     self._changed.wait_for(lambda: self._stopping, timeout=pause)
                 continue

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..memory.errors import Fenced, Misconfigured, NotOwner, RaygamError, Refused, Retryable
+from .backoff import pause_after
 from .batches import TurnBatch
 from .feed import Ahead
 from .jobs import FeedStatus, Job
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from .host import ShardHost
 
 log = logging.getLogger("raygam.feed")
-_RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0)
 
 
 class Feed(threading.Thread, ABC):
@@ -82,7 +82,7 @@ class Feed(threading.Thread, ABC):
                 failures = 1 if self._status.offset > before else failures + 1
                 self._note(obstacle=str(error))
                 log.warning("reading waits", extra={"partitions": list(self.partitions), "error": str(error)})
-                self._stop_asked.wait(_RETRY_SECONDS[min(failures, len(_RETRY_SECONDS)) - 1])
+                self._stop_asked.wait(pause_after(failures))
             except RaygamError as error:
                 self._note(failure=str(error), misconfigured=isinstance(error, Misconfigured))
                 log.error("reading ended", extra={"partitions": list(self.partitions), "error": str(error)})

@@ -13,11 +13,11 @@ from ..memory.errors import LeaseLost, NotOwner, RaygamError, Retryable
 from ..memory.ports import Reader
 from ..memory.proposal import Proposal
 from ..memory.writes import LeasedTask, StateFacts
+from .backoff import pause_after
 from .host import ShardHost
 from .worker import Models, Worker
 
 log = logging.getLogger("raygam.worker")
-_RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0)
 _WAIT_SECONDS = 0.5
 
 
@@ -124,4 +124,4 @@ class LocalEngine:
                 log.log(
                     level, "a round failed", exc_info=not isinstance(error, RaygamError), extra={"error": str(error)}
                 )
-                self._stopping.wait(_RETRY_SECONDS[min(failures, len(_RETRY_SECONDS)) - 1])
+                self._stopping.wait(pause_after(failures))

@@ -18,10 +18,10 @@ from typing import Protocol
 
 from ..memory.errors import NotOwner, RaygamError, Rejected
 from ..memory.writes import OutboxMessage
+from .backoff import pause_after
 from .metrics import Metrics
 
 log = logging.getLogger("raygam.publisher")
-_RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0)
 _LOOK_SECONDS = 1.0
 _GATHER_SECONDS = 0.02
 _IDLE_SECONDS = 60.0
@@ -216,7 +216,7 @@ class Publisher:
         with self._lock:
             before = self._troubles.get((kind, partition))
             failures = before.failures + 1 if before else 1
-            pause = _RETRY_SECONDS[min(failures, len(_RETRY_SECONDS)) - 1]
+            pause = pause_after(failures)
             self._troubles[kind, partition] = _Trouble(text, failures, time.monotonic() + pause)
         if before is None or before.text != text:  # it is tried again every few seconds, maybe for days
             cause = error.__cause__ or False

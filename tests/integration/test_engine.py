@@ -17,7 +17,7 @@ from raygam.memory.model import Event
 from raygam.memory.ports import Vectors
 from raygam.memory.proposal import SegmentNotes
 from raygam.memory.writes import StateFacts, WriteSet
-from raygam.pipeline import engine, runtime
+from raygam.pipeline import backoff, engine, runtime
 from raygam.pipeline.config import read_settings
 from raygam.pipeline.intake import Intake
 from raygam.pipeline.records import from_mapping
@@ -112,7 +112,7 @@ def test_closing_releases_whoever_waits_for_the_workers(tmp_path: Path, summariz
 def test_whoever_waits_is_told_of_a_disk_that_stays_full(
     tmp_path: Path, summarizer: Summarizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_RETRY_SECONDS", (0.001, 0.5))
+    monkeypatch.setattr(backoff, "PAUSES", (0.001, 0.5))
     running = opened(tmp_path / "state", summarizer)
     full = True
     writer = running.shards[0]._writer

@@ -16,7 +16,7 @@ from raygam.memory.errors import NotOwner, RaygamError, Retryable
 from raygam.memory.identity import letter_id, record_key
 from raygam.memory.model import User
 from raygam.memory.writes import OutboxMessage, SourcePosition
-from raygam.pipeline import publisher, runtime
+from raygam.pipeline import backoff, runtime
 from raygam.pipeline.config import read_settings
 from raygam.pipeline.host import ShardHost
 from raygam.pipeline.intake import Intake
@@ -70,7 +70,7 @@ class Gauges(NoMetrics):
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Receiver:
-    monkeypatch.setattr(publisher, "_RETRY_SECONDS", (0.01,))
+    monkeypatch.setattr(backoff, "PAUSES", (0.01,))
     return Receiver()
 
 

@@ -19,7 +19,7 @@ from raygam.adapters.stub_embedder import StubEmbedder
 from raygam.memory.errors import Fenced, Misconfigured, NotOwner, Retryable
 from raygam.memory.ports import Vectors
 from raygam.memory.writes import StateFacts
-from raygam.pipeline import host_feed, runtime
+from raygam.pipeline import backoff, runtime
 from raygam.pipeline.host import ShardHost
 from raygam.pipeline.host_status import HostSettings
 from raygam.pipeline.intake import Intake
@@ -273,7 +273,7 @@ def test_stopping_waits_for_no_embedder(make_host: Hosts, tmp_path: Path) -> Non
 def test_after_progress_the_first_retry_is_at_once(
     make_host: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_feed, "_RETRY_SECONDS", (0.0, 600.0))
+    monkeypatch.setattr(backoff, "PAUSES", (0.0, 600.0))
     host = make_host(HostSettings(min_free_bytes=0, read_ahead=1))
     make_host.embedder.may_go_on.clear()
     host.open([0, 1], job_of(write(tmp_path / "a.jsonl", range(400))))

@@ -19,7 +19,7 @@ from raygam.memory.errors import Misconfigured, NotOwner, Refused, Retryable
 from raygam.memory.identity import partition_of, record_key
 from raygam.memory.model import User
 from raygam.memory.writes import SourcePosition, StateFacts
-from raygam.pipeline import host_feed
+from raygam.pipeline import backoff
 from raygam.pipeline.host import ShardHost
 from raygam.pipeline.host_status import HostSettings
 from raygam.pipeline.intake import Intake
@@ -245,7 +245,7 @@ def test_it_waits_for_capacity_and_pauses(make_host: Hosts) -> None:
 
 
 def test_an_obstacle_is_got_over_and_an_error_ends_it(make_host: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_feed, "_RETRY_SECONDS", (0.0,))
+    monkeypatch.setattr(backoff, "PAUSES", (0.0,))
     host = make_host()
     make_host.log.failures += [Retryable("no broker answers"), Refused("a broker that is starting knows no topic")]
     host.open([0], job())

@@ -22,7 +22,7 @@ from raygam.memory.errors import Misconfigured, Refused, Rejected, Retryable
 from raygam.memory.identity import letter_id, record_key
 from raygam.memory.model import User
 from raygam.memory.writes import OutboxMessage
-from raygam.pipeline import cli_kafka, cli_stream, publisher, runtime
+from raygam.pipeline import backoff, cli_kafka, cli_stream, runtime
 from raygam.pipeline.config import Settings, read_settings
 
 PARTITIONS = 2
@@ -136,7 +136,7 @@ def lines_taken(made: list[bytes]) -> list[bytes]:
 def test_a_topic_that_is_missing_is_told_and_filled_once_it_is_made(
     kafka: Broker, make_topic: Callable[..., str], make_consumer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "_RETRY_SECONDS", (0.2,))
+    monkeypatch.setattr(backoff, "PAUSES", (0.2,))
     topic = make_topic(PARTITIONS)
     make_topic(1, f"{topic}.updates")
     given, state = settings(kafka, topic), tmp_path / "state"
@@ -173,7 +173,7 @@ def test_a_broker_killed_while_messages_wait(
     assert cli_stream.run(state, given, to_the_end=True, quiet=True)["finished"]
     assert unsent(state) == 50
     monkeypatch.undo()
-    monkeypatch.setattr(publisher, "_RETRY_SECONDS", (0.2,))
+    monkeypatch.setattr(backoff, "PAUSES", (0.2,))
     killable.kill()
     engine = runtime.open_local(state, given)
     try:

@@ -12,7 +12,7 @@ import pytest
 
 from raygam.memory.errors import Misconfigured, NotOwner, RaygamError, Rejected, Retryable
 from raygam.memory.writes import OutboxMessage
-from raygam.pipeline import publisher
+from raygam.pipeline import backoff, publisher
 from raygam.pipeline.metrics import NoMetrics
 from raygam.pipeline.publisher import Publisher
 
@@ -120,7 +120,7 @@ def metrics() -> Counting:
 
 @pytest.fixture
 def sending(outboxes: Outboxes, sink: Sink, metrics: Counting, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
-    monkeypatch.setattr(publisher, "_RETRY_SECONDS", (0.01,))
+    monkeypatch.setattr(backoff, "PAUSES", (0.01,))
     made = Publisher("shard-0", outboxes.partitions, outboxes.opened, sink.make, metrics)
     yield made
     made.close()
