@@ -266,6 +266,9 @@ def _topic(
         relations=tuple(relations),
         supersedes=tuple(supersedes),
         superseded_by=min(later, key=lambda other: (other.last_us, other.topic_id)).topic_id if later else None,
+        label=notes.label,
+        facts=notes.facts,
+        relationships=notes.relationships,
     )
 
 

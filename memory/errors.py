@@ -2,10 +2,13 @@
 
     RaygamError
     ├── Retryable        try again later: a busy store, a lagging worker
-    │   └── NotOwner     the partition is another shard's by now; ask who has it
+    │   ├── NotOwner     the partition is another shard's by now; ask who has it
+    │   └── ModelAway    a chat model does not answer, has too much to do, or its tokens are used up for now
     ├── Fenced           another writer opened the partition; this one must stop
     ├── LeaseLost        the task is no longer this worker's; drop the proposal
     ├── Rejected         the input is wrong; it will be wrong again
+    │   └── TooLong      a request is longer than the chat model's context
+    ├── BadAnswer        a chat model's answer does not fit its schema; ask again
     ├── Misconfigured    the settings or the state need a person
     │   ├── StateLocked  another engine holds the state
     │   └── Refused      a server does not take us by these settings; it may by and by
@@ -29,6 +32,18 @@ class NotOwner(Retryable):
     """The shard that was asked does not have the partition; nothing was written."""
 
 
+class ModelAway(Retryable):
+    """A chat model gives no answer now; whoever waits for it loses nothing but time.
+
+    Attributes:
+        retry_after_seconds: what the server asks to wait; None if it does not say.
+    """
+
+    def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
 class Fenced(RaygamError):
     """A newer writer has opened the partition; nothing was written."""
 
@@ -39,6 +54,14 @@ class LeaseLost(RaygamError):
 
 class Rejected(RaygamError):
     """The input breaks a documented rule and was not stored."""
+
+
+class TooLong(Rejected):
+    """A request and its answer do not fit into the chat model's context; it must be split."""
+
+
+class BadAnswer(RaygamError):
+    """A chat model's answer does not fit its schema. Nothing of it is stored; asked again, it may."""
 
 
 class Misconfigured(RaygamError):

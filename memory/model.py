@@ -176,11 +176,21 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
+class Relationship:
+    """What a chat model read of two entities: subject, what holds between them, object."""
+
+    subject: str
+    relation: str
+    object: str
+
+
+@dataclass(frozen=True, slots=True)
 class Topic:
     """A node of the topic associative network (GAM, §3.2).
 
     `episode_id` is the cross-layer edge to the archived event graph that the
     summary was made from. `model` names what wrote it ("extractive/1").
+    `label`, `facts` and `relationships` are a chat model's; rules leave them empty.
     """
 
     id: str
@@ -195,6 +205,9 @@ class Topic:
     confidence: float
     model: str
     superseded_by: str | None = None
+    label: str = ""
+    facts: tuple[str, ...] = ()
+    relationships: tuple[Relationship, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

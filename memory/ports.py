@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .chat import ChatAnswer, ChatRequest, Prompt
 from .model import Cut, Episode, Event, EventRelation, Layer, Topic, TopicRelation, User
 from .proposal import Candidate, ScoredRelation, SegmentNotes
 from .writes import (
@@ -32,6 +33,7 @@ from .writes import (
 )
 
 Vectors = NDArray[np.float32]
+T = TypeVar("T")
 
 
 class Embedder(Protocol):
@@ -86,6 +88,62 @@ class RelationScorer(Protocol):
 
     def relations(self, topic: Candidate, candidates: Sequence[Candidate]) -> list[ScoredRelation]:
         """At most one relation per candidate; `unrelated` ones are left out."""
+        ...
+
+
+class ChatModel(Protocol):
+    """A language model that is spoken to in messages. Thread-safe; never called inside a transaction."""
+
+    @property
+    def name(self) -> str:
+        """Model name as recorded with what it says."""
+        ...
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens that a request and its answer may have together."""
+        ...
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text by the model's own tokenizer; where it has none at hand, no less than that."""
+        ...
+
+    def complete(self, request: ChatRequest, seconds: float) -> ChatAnswer:
+        """Call the model once.
+
+        Raises:
+            ModelAway: no answer within `seconds`, none at all, or the server has too much to do (429, 503).
+            TooLong: request and answer do not fit its context.
+            Rejected: it takes no such request.
+            Refused: the server answers, and not to these settings (key, name of the model).
+        """
+        ...
+
+    def close(self) -> None:
+        """End; calls under way raise `ModelAway` at once."""
+        ...
+
+
+class Ask(Protocol):
+    """A chat model as the domain asks it, for one task: repeats, reads, counts and remembers answers."""
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        ...
+
+    @property
+    def context_tokens(self) -> int: ...
+
+    def count_tokens(self, text: str) -> int: ...
+
+    def __call__(self, prompt: Prompt[T]) -> T:
+        """Return what the model says to a prompt, read by it.
+
+        Raises:
+            BadAnswer: no answer fitted the schema, after all retries.
+            ModelAway, TooLong, Rejected, Refused: as `ChatModel.complete`.
+        """
         ...
 
 

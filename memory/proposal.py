@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .model import Cut, EventRelation, ResolvedDate, TopicRelation
+from .model import Cut, EventRelation, Relationship, ResolvedDate, TopicRelation
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,9 @@ class SegmentNotes:
     event_dates: tuple[tuple[ResolvedDate, ...], ...]
     event_entities: tuple[tuple[str, ...], ...]
     confidence: float
+    label: str = ""
+    facts: tuple[str, ...] = ()
+    relationships: tuple[Relationship, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,9 @@ class ProposedTopic:
     relations: tuple[TopicRelation, ...]
     supersedes: tuple[str, ...] = ()
     superseded_by: str | None = None
+    label: str = ""
+    facts: tuple[str, ...] = ()
+    relationships: tuple[Relationship, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +101,12 @@ class ProposedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The answer to one segment task; no episode means that no boundary was found."""
+    """The answer to one segment task; no episode means that no boundary was found.
+
+    `links` are event relations that reach beyond an episode: each has a new event at one end at least.
+    """
 
     task_id: str
     token: str
     episodes: tuple[ProposedEpisode, ...]
+    links: tuple[EventRelation, ...] = ()

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from ..memory import consolidation
+from ..memory.chat import ModelCall
 from ..memory.consolidation import Draft, KnownTopics, Segment
 from ..memory.errors import LeaseLost, Retryable
 from ..memory.model import User
@@ -29,11 +30,23 @@ class TaskSource(Protocol):
     @property
     def partition(self) -> int: ...
 
-    def claim(self, limit: int) -> list[LeasedTask]: ...
+    def claim(self, limit: int, barred: frozenset[str] = frozenset()) -> list[LeasedTask]:
+        """Lease tasks, none of the barred tenants."""
+        ...
 
     def submit(self, proposals: Sequence[Proposal]) -> list[LeaseLost | None]: ...
 
-    def fail(self, task_id: str, token: str, error: str) -> None: ...
+    def fail(self, task_id: str, token: str, error: str, *, parks: bool = False) -> None:
+        """Give a task back that could not be done; it is parked at once, or after its last attempt."""
+        ...
+
+    def release(self, task_id: str, token: str, reason: str) -> None:
+        """Give a task back that could not be done now: the attempt does not count."""
+        ...
+
+    def remember(self, task_id: str, token: str, calls: Sequence[ModelCall]) -> None:
+        """Record calls of a chat model and the answers that were taken."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
