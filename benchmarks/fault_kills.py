@@ -165,7 +165,7 @@ class Faults:
         if kind == "supervisor":
             pid = self._cluster.ask("process").pid
             os.kill(pid, signal.SIGKILL)
-            return Fault(kind, kind, frozenset(), _nothing, lambda: self._cluster.ask("pid", seconds=5) != pid)
+            return Fault(kind, kind, frozenset(), _nothing, lambda: self._cluster.ask("process", seconds=5).pid != pid)
         if kind == "move":
             return self._move(before)
         return self._strike_actor(kind, before)
