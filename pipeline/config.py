@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from ..memory.errors import Misconfigured
 from ..memory.progression import Limits
+from .chat_config import ChatFields
 from .kafka_config import KafkaFields
 from .records import RecordLimits
 from .shard import ShardSettings
@@ -28,7 +29,7 @@ DEFAULT_CONFIG = "raygam.toml"
 _MAX_MINUTES = 100 * 366 * 24 * 60  # beyond a century nothing ends; and times stay inside 64 bits
 
 
-class Settings(KafkaFields, BaseSettings):
+class Settings(KafkaFields, ChatFields, BaseSettings):
     """Settings of one engine. Values marked * are ours; the papers give none."""
 
     model_config = SettingsConfigDict(env_prefix="RAYGAM_", extra="forbid")
@@ -62,9 +63,14 @@ class Settings(KafkaFields, BaseSettings):
     worker_group: int = Field(128, ge=1, le=1024, description="tasks applied together *")
     lease_seconds: float = Field(300, gt=0, le=7 * 86400, description="how long a worker may take for a task *")
     max_attempts: int = Field(5, ge=1, description="leases of a task before it is parked *")
-    max_open_tasks: int = Field(2000, ge=1, description="reading waits while more tasks are open *")
-
-    max_waiting_turns: int = Field(100_000, ge=1, description="reading waits while more turns are behind open tasks *")
+    max_open_tasks: int | None = Field(
+        None, ge=1, description="reading waits while more tasks are open; default: 2,000, with a chat model 200,000 *"
+    )
+    max_waiting_turns: int | None = Field(
+        None,
+        ge=1,
+        description="reading waits while more turns are behind open tasks; default: 100,000, with a chat model 1,000,000 *",
+    )
     min_free_bytes: int = Field(
         256 * 1024 * 1024, ge=0, description="on Ray, reading waits while the state's disk has less room *"
     )
@@ -122,6 +128,16 @@ class Settings(KafkaFields, BaseSettings):
         return 1024 * 1024 if embedder.startswith("stub") else 128 * 1024
 
     @property
+    def open_tasks_limit(self) -> int:
+        """Tasks above which reading waits. A slow chat model is behind for hours, and the stream is not to wait for it."""
+        return self.max_open_tasks or (200_000 if self.chats else 2000)
+
+    @property
+    def waiting_turns_limit(self) -> int:
+        """Turns behind open tasks above which reading waits."""
+        return self.max_waiting_turns or (1_000_000 if self.chats else 100_000)
+
+    @property
     def limits(self) -> Limits:
         """The maintenance settings."""
         return Limits(
@@ -151,7 +167,7 @@ def read_settings(**given: object) -> Settings:
         Misconfigured: a value is wrong; the message names the field and what it takes.
     """
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}{_given(item)}" for item in error.errors()]
         raise Misconfigured(
@@ -159,10 +175,12 @@ def read_settings(**given: object) -> Settings:
         ) from None
     except ValueError as error:
         raise Misconfigured(f"settings cannot be read: {error}") from None
+    settings.check_chat()
+    return settings
 
 
 def _given(item: Mapping[str, Any]) -> str:
     """What was given, unless it may be a secret: a password, or anything under a name that is misspelt."""
-    if item["type"] == "extra_forbidden" or "password" in str(item["loc"]):
+    if item["type"] == "extra_forbidden" or "password" in str(item["loc"]) or "key" in str(item["loc"]):
         return ""
     return f" (got {item.get('input')!r:.80})"

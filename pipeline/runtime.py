@@ -136,8 +136,8 @@ def open_engine(state: AnyState, settings: Settings, *, workers: int | None = No
             clock_us=lambda: time.time_ns() // 1000,
             workers=settings.workers if workers is None else workers,
             worker_group=settings.worker_group,
-            max_open_tasks=settings.max_open_tasks,
-            max_waiting_turns=settings.max_waiting_turns,
+            max_open_tasks=settings.open_tasks_limit,
+            max_waiting_turns=settings.waiting_turns_limit,
         )
     except BaseException:
         store.close()
@@ -198,8 +198,8 @@ def host_settings(settings: Settings) -> HostSettings:
     """What a host of shards is set to."""
     return HostSettings(
         settings.shard,
-        settings.max_open_tasks,
-        settings.max_waiting_turns,
+        settings.open_tasks_limit,
+        settings.waiting_turns_limit,
         settings.min_free_bytes,
         max_unsent_updates=settings.max_unsent_updates,
     )
