@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ..memory.chat import ModelCall
 from ..memory.errors import LeaseLost, NotOwner, Retryable
 from ..memory.proposal import Proposal
 from ..memory.writes import LeasedTask
@@ -131,10 +132,10 @@ class RemotePartition:
         self.partition = partition
         self._holder = holder
 
-    def claim(self, limit: int) -> list[LeasedTask]:
+    def claim(self, limit: int, barred: frozenset[str] = frozenset()) -> list[LeasedTask]:
         """Lease tasks."""
         found: list[LeasedTask] = calls.result(
-            self._handle.claim.remote(self.partition, limit, self._holder), 60, "claim"
+            self._handle.claim.remote(self.partition, limit, self._holder, barred), 60, "claim"
         )
         return found
 
@@ -145,6 +146,14 @@ class RemotePartition:
         )
         return done
 
-    def fail(self, task_id: str, token: str, error: str) -> None:
+    def fail(self, task_id: str, token: str, error: str, *, parks: bool = False) -> None:
         """Give a task back."""
-        calls.result(self._handle.fail.remote(self.partition, task_id, token, error), 60, "fail")
+        calls.result(self._handle.fail.remote(self.partition, task_id, token, error, parks), 60, "fail")
+
+    def release(self, task_id: str, token: str, reason: str) -> None:
+        """Give a task back that nobody could do now."""
+        calls.result(self._handle.release.remote(self.partition, task_id, token, reason), 60, "release")
+
+    def remember(self, task_id: str, token: str, asked: Sequence[ModelCall]) -> None:
+        """Record calls of a chat model. Never repeated: a call that failed may have been done."""
+        calls.result(self._handle.remember.remote(self.partition, task_id, token, list(asked)), 60, "remember")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..memory.chat import ModelCall
 from ..memory.errors import LeaseLost, Retryable
 from ..memory.model import User
 from ..memory.ports import Vectors
@@ -112,17 +113,25 @@ class ShardActor:
         """Partitions with tasks to claim."""
         return self._host.wait_for_tasks(seconds)
 
-    def claim(self, partition: int, limit: int, holder: str) -> list[LeasedTask]:
+    def claim(self, partition: int, limit: int, holder: str, barred: frozenset[str]) -> list[LeasedTask]:
         """Lease tasks to a worker."""
-        return self._host.claim(partition, limit, holder)
+        return self._host.claim(partition, limit, holder, barred)
 
     def submit(self, partition: int, proposals: Sequence[Proposal]) -> list[LeaseLost | None]:
         """Apply proposals."""
         return self._host.submit(partition, proposals)
 
-    def fail(self, partition: int, task_id: str, token: str, error: str) -> None:
+    def fail(self, partition: int, task_id: str, token: str, error: str, parks: bool) -> None:
         """Give a task back."""
-        self._host.fail(partition, task_id, token, error)
+        self._host.fail(partition, task_id, token, error, parks=parks)
+
+    def release(self, partition: int, task_id: str, token: str, reason: str) -> None:
+        """Give a task back that nobody could do now."""
+        self._host.release(partition, task_id, token, reason)
+
+    def remember(self, partition: int, task_id: str, token: str, calls: Sequence[ModelCall]) -> None:
+        """Record calls of a chat model."""
+        self._host.remember(partition, task_id, token, calls)
 
     def search(
         self, partition: int, user: User, query: str, vector: Vectors | None, options: dict[str, Any]

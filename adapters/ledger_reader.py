@@ -13,6 +13,7 @@ from ..memory.model import Episode, Event, EventRelation, Layer, Topic, TopicRel
 from ..memory.ports import LoggedTopics, Vectors
 from ..memory.writes import (
     DeadLetter,
+    ModelUsage,
     OutboxMessage,
     PartitionInfo,
     StoredLetter,
@@ -157,6 +158,24 @@ class LedgerReader(ABC):
             )
         return logged
 
+    def answers(self, task_ids: Sequence[str]) -> dict[str, dict[str, str]]:
+        """What chat models said for unfinished tasks, by task and `Prompt.key`; a task without any is left out."""
+        found: dict[str, dict[str, str]] = {}
+        asked = (rows.encode(list(task_ids)), *self._place.owners_here)
+        for task_id, key, answer in self._read(self._queries.ANSWERS, asked) if task_ids else ():
+            found.setdefault(task_id, {})[key] = answer
+        return found
+
+    def episode_turns(self, user: User, episode_ids: Sequence[str]) -> dict[str, tuple[list[Event], Vectors]]:
+        """The events of these episodes of a user, in order, with their vectors; what does not exist is left out."""
+        if not episode_ids:
+            return {}
+        with self.snapshot():
+            wanted = rows.encode(list(dict.fromkeys(episode_ids)))
+            found = self._read(self._queries.EPISODES_NAMED, (wanted, *self._of(user)))
+            turns = self.turns([(user, rows.decode_numbers(seqs)) for _, seqs in found]) if found else []
+        return {id_: turn for (id_, _), turn in zip(found, turns, strict=True)}
+
     def position(self) -> int:
         """The latest `seq` that the partition gave."""
         found = self._read(self._queries.POSITION, self._place.partition_here)
@@ -226,6 +245,14 @@ class LedgerReader(ABC):
     def tasks(self) -> list[TaskRow]:
         """Tasks that are open, leased or parked, by `(position_seq, ordinal)`."""
         return [rows.to_task(row) for row in self._read(self._statements.UNFINISHED_TASKS, self._place.owners_here)]
+
+    def model_usage(self) -> list[ModelUsage]:
+        """What chat models were asked, summed per user, model and prompt, in this order."""
+        found = self._read(self._queries.MODEL_USAGE, self._place.owners_here)
+        return [
+            ModelUsage(User(tenant, user_id), model, prompt, *map(int, counts))
+            for tenant, user_id, model, prompt, *counts in found
+        ]
 
     @property
     def closed(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from ..memory.errors import LeaseLost, Misconfigured, RaygamError
 from ..memory.model import Layer, User
 from ..memory.progression import Progress
-from ..memory.writes import SourcePosition, TaskStatus, UserRow, WriteSet
+from ..memory.writes import SourcePosition, TaskCalls, TaskStatus, UserRow, WriteSet
 from . import rows
 from .outbox_rows import message_rows
 from .schema import EVENT_STEP
@@ -66,6 +66,7 @@ class LedgerWriter(ShardLedger):
             self._write_events(write, draft)
             self._write_tasks(write, draft)
             self._write_archives(write, draft, next_seq)
+            self._write_links(write, draft)
             self._write_users(write, draft)
             self._write_dead_letters(write)
             self._write_messages(write, draft)
@@ -125,6 +126,7 @@ class LedgerWriter(ShardLedger):
         users.update(dict.fromkeys(command.user for command in write.commands))
         users.update(dict.fromkeys(task.user for task in write.tasks))
         users.update(dict.fromkeys(closed.episode.user for closed in write.closed))
+        users.update(dict.fromkeys(user for user, _ in write.links))
         users.update((row.user, row) for row in write.users)
         draft.owners = self._stored_owners(users)
         made = []
@@ -159,21 +161,40 @@ class LedgerWriter(ShardLedger):
     def _settle_leases(self, write: WriteSet) -> None:
         for task_id, token in write.finished:
             self._settle(self._statements.FINISH_TASK, (task_id, token), task_id, token)
+        if write.finished:
+            applied = rows.encode([task_id for task_id, _ in write.finished])
+            self._session.execute(self._statements.FORGET_ANSWERS, (applied,))
         for failure in write.failures:
             status = TaskStatus.PARKED if failure.parks else TaskStatus.OPEN
             self._settle(
                 self._statements.GIVE_BACK_TASK,
-                (status, failure.error, failure.task_id, failure.token),
+                (status, int(not failure.counts), failure.error, failure.task_id, failure.token),
                 failure.task_id,
                 failure.token,
             )
+        for asked in write.calls:
+            self._write_calls(asked)
+        many = self._session.executemany
+        if write.reopened:
+            opened = many(self._statements.REOPEN_TASK_MANY, [(task_id,) for task_id in write.reopened])
+            if opened.rowcount != len(write.reopened):
+                raise self._fault("a task is opened again that is not parked")
+        if write.parked:
+            parked = many(self._statements.PARK_TASK_MANY, [(why, task_id) for task_id, why in write.parked])
+            if parked.rowcount != len(write.parked):
+                raise self._fault("a task is parked that is done or not stored")
+
+    def _write_calls(self, asked: TaskCalls) -> None:
+        held = self._session.execute(self._statements.HELD_TASK, (asked.task_id, asked.token)).fetchone()
+        if held is None:
+            raise _lease_lost(asked.task_id, asked.token)
+        many = self._session.executemany
+        many(self._statements.INSERT_MODEL_CALL, rows.call_rows(asked.task_id, held[0], asked.calls))
+        many(self._statements.ADD_TO_MODEL_CALL_MANY, rows.added_call_rows(asked.task_id, asked.calls))
 
     def _settle(self, statement: str, parameters: rows.Row, task_id: str, token: str) -> None:
         if self._session.execute(statement, parameters).rowcount != 1:
-            raise LeaseLost(
-                f"task {task_id} is not leased under token {token}: its lease expired or it was finished; "
-                "nothing was written; drop the proposal and claim again"
-            )
+            raise _lease_lost(task_id, token)
 
     def _write_events(self, write: WriteSet, draft: _Draft) -> None:
         if write.events:
@@ -241,6 +262,17 @@ class LedgerWriter(ShardLedger):
 
     def _insert_event_relations(self, relations: list[rows.Row]) -> None:
         self._session.executemany(self._statements.INSERT_EVENT_RELATION, relations)
+
+    def _write_links(self, write: WriteSet, draft: _Draft) -> None:
+        """Relations of events beside an episode's own; no end of one is another user's, or nobody's."""
+        if not write.links:
+            return
+        links = [rows.event_relation_row(draft.owners[user], relation) for user, relation in write.links]
+        ends = {(owner, seq) for owner, source, target, *_ in links for seq in (source, target)}
+        named = (rows.encode(sorted(ends)),)
+        if {tuple(row) for row in self._session.execute(self._statements.STORED_EVENTS, named).fetchall()} != ends:
+            raise self._fault("a relation names an event that its user does not have")
+        self._session.executemany(self._statements.INSERT_NEW_EVENT_RELATION, links)
 
     def _fault(self, what: str) -> RaygamError:
         return RaygamError(
@@ -310,3 +342,10 @@ class LedgerWriter(ShardLedger):
             self._sessions.clear()
         self._owners.update(draft.owners)
         self._sessions.update(draft.sessions)
+
+
+def _lease_lost(task_id: str, token: str) -> LeaseLost:
+    return LeaseLost(
+        f"task {task_id} is not leased under token {token}: its lease expired or it was finished; "
+        "nothing was written; drop the proposal and claim again"
+    )

@@ -13,6 +13,7 @@ from .schema import (
     episode,
     event,
     event_relation,
+    model_call,
     owner,
     partition,
     replay,
@@ -54,6 +55,9 @@ _TOPIC = (
     topic.c.confidence,
     topic.c.model,
     topic.c.superseded_by,
+    topic.c.label,
+    topic.c.facts,
+    topic.c.relationships,
 )
 _NOT_REMOVED = vector_log.c.removed == literal_column("0")
 
@@ -151,6 +155,15 @@ class Queries:
         )
         pairs = select(topic.c.id, topic.c.superseded_by).select_from(superseded).where(*here)
         self.SUPERSEDED_BY = dialect.one(pairs, "asked", *dialect.owners_here)
+        wanted = dialect.listed("wanted")
+        is_wanted = (episode.c.id == wanted.text) & (episode.c.owner == owner_of_user(dialect))
+        archives = select(episode.c.id, episode.c.seqs).select_from(wanted.table.join(episode, is_wanted))
+        self.EPISODES_NAMED = dialect.one(archives.order_by(wanted.key), "wanted", *user_names(dialect))
+        known = select(model_call.c.task_id, model_call.c.key, model_call.c.answer).select_from(
+            wanted.table.join(model_call, model_call.c.task_id == wanted.text)
+        )
+        known = known.where(model_call.c.answer.is_not(None), *dialect.is_here(model_call.c.owner))
+        self.ANSWERS = dialect.one(known, "wanted", *dialect.owners_here)
 
     def _operations(self, dialect: Dialect) -> None:
         """What an operator looks at; `page` keeps each read short."""
@@ -195,6 +208,12 @@ class Queries:
             .where(task.c.status != literal_column("'done'"), *dialect.is_here(task.c.owner))
             .group_by(task.c.status),
             *dialect.owners_here,
+        )
+        by = (owner.c.tenant, owner.c.user_id, model_call.c.model, model_call.c.prompt)
+        counts = (model_call.c.calls, model_call.c.prompt_tokens, model_call.c.completion_tokens, model_call.c.dropped)
+        usage = select(*by, *(func.sum(count) for count in counts)).join(owner, owner.c.owner == model_call.c.owner)
+        self.MODEL_USAGE = dialect.one(
+            usage.where(*dialect.is_here(model_call.c.owner)).group_by(*by).order_by(*by), *dialect.owners_here
         )
         self.COUNT_DEAD_LETTERS = dialect.one(
             select(func.count()).select_from(dead_letter).where(*dialect.is_partition(dead_letter.c.partition)),

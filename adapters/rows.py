@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..memory.model import Episode, Event, EventRelation, Layer, ResolvedDate, Topic, TopicRelation, User
+from ..memory.chat import ModelCall
+from ..memory.model import Episode, Event, EventRelation, Layer, Relationship, ResolvedDate, Topic, TopicRelation, User
 from ..memory.progression import Buffer, Progress
 from ..memory.writes import (
     BufferedEvent,
@@ -32,7 +33,7 @@ STORED_VECTOR = np.dtype("<f2")
 _encoder = msgspec.json.Encoder()
 _strings = msgspec.json.Decoder(tuple[str, ...])
 _whole_numbers = msgspec.json.Decoder(tuple[int, ...])
-_dates = msgspec.json.Decoder(tuple[tuple[str, str, str], ...])
+_triples = msgspec.json.Decoder(tuple[tuple[str, str, str], ...])
 _mapping = msgspec.json.Decoder(dict[str, Any])
 _counts = msgspec.json.Decoder(dict[str, int])
 _layers = {layer.value: layer for layer in Layer}
@@ -65,7 +66,17 @@ def decode_strings(text: str) -> tuple[str, ...]:
 
 def decode_dates(text: str) -> tuple[ResolvedDate, ...]:
     """The other way round."""
-    return tuple(ResolvedDate(*date) for date in _dates.decode(text)) if text != EMPTY_LIST else ()
+    return tuple(ResolvedDate(*date) for date in _triples.decode(text)) if text != EMPTY_LIST else ()
+
+
+def encode_relationships(relationships: Sequence[Relationship]) -> str:
+    """JSON text of relationships, `[subject, relation, object]` each."""
+    return encode_list([(held.subject, held.relation, held.object) for held in relationships])
+
+
+def decode_relationships(text: str) -> tuple[Relationship, ...]:
+    """The other way round."""
+    return tuple(Relationship(*held) for held in _triples.decode(text)) if text != EMPTY_LIST else ()
 
 
 def decode_counts(text: str) -> dict[str, int]:
@@ -222,12 +233,13 @@ def task_row(owner: int, task: TaskRow) -> Row:
         task.error,
         None,
         None,
+        int(task.parked_by_person),
     )
 
 
 def to_task(row: Row) -> TaskRow:
-    """A task from the columns `tenant, user_id, id, session_id … error`."""
-    tenant, user_id, id_, session_id, trigger, closes_tail, force, seqs, *rest = row
+    """A task from the columns `tenant, user_id, id, session_id … error, parked_by_person`."""
+    tenant, user_id, id_, session_id, trigger, closes_tail, force, seqs, *rest, by_person = row
     return TaskRow(
         id_,
         User(tenant, user_id),
@@ -236,8 +248,30 @@ def to_task(row: Row) -> TaskRow:
         bool(closes_tail),
         bool(force),
         _whole_numbers.decode(seqs),
-        *rest,
+        *(*rest, bool(by_person)),
     )
+
+
+def call_rows(task_id: str, owner: int, calls: Sequence[ModelCall]) -> list[Row]:
+    """Rows of `model_call` that nothing was counted for yet: the columns `task_id … dropped`."""
+    return [(task_id, call.key, owner, call.model, call.prompt, 0, 0, 0, 0) for call in calls]
+
+
+def added_call_rows(task_id: str, calls: Sequence[ModelCall]) -> list[Row]:
+    """What calls add to their rows: three counts, what belongs to the answer that was taken, and which row."""
+    return [
+        (
+            *(call.calls, call.prompt_tokens, call.completion_tokens),
+            *(None if call.answer is None else call.dropped, call.answer),
+            *(task_id, call.key),
+        )
+        for call in calls
+    ]
+
+
+def decode_numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers from JSON text."""
+    return _whole_numbers.decode(text)
 
 
 def episode_row(owner: int, closed: ClosedEpisode) -> Row:
@@ -280,12 +314,15 @@ def topic_row(owner: int, topic: Topic) -> Row:
         float(topic.confidence),
         topic.model,
         topic.superseded_by,
+        topic.label,
+        encode_list(topic.facts),
+        encode_relationships(topic.relationships),
     )
 
 
 def to_topic(user: User, row: Row) -> Topic:
-    """A topic from the columns `id, episode_id … superseded_by`."""
-    id_, episode_id, summary, keywords, entities, dates, *rest = row
+    """A topic from the columns `id, episode_id … relationships`."""
+    id_, episode_id, summary, keywords, entities, dates, *rest, facts, relationships = row
     return Topic(
         id_,
         user,
@@ -294,7 +331,7 @@ def to_topic(user: User, row: Row) -> Topic:
         decode_strings(keywords),
         decode_strings(entities),
         decode_dates(dates),
-        *rest,
+        *(*rest, decode_strings(facts), decode_relationships(relationships)),
     )
 
 

@@ -34,7 +34,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """The form of the state. Revision `f"{FORMAT_VERSION:04d}"` of the migrations makes it."""
 
 EVENT_STEP = 1 << 20
@@ -226,6 +226,7 @@ task = _table(
     _column("error", Characters, nullable=True),
     _column("token", Characters, nullable=True),
     _column("lease_until_us", Whole, nullable=True),
+    _column("parked_by_person", Integer, server_default=text("0")),
     PrimaryKeyConstraint("id"),
     CheckConstraint("status IN ('open', 'leased', 'done', 'parked')", name="task_status"),
     CheckConstraint(
@@ -247,6 +248,23 @@ Index(
     sqlite_where=task.c.status != "done",
     postgresql_where=task.c.status != "done",
 )
+
+model_call = _table(
+    "model_call",
+    _column("task_id", Characters, ForeignKey("task.id")),
+    _column("key", Characters),
+    _owner(),
+    _column("model", Characters),
+    _column("prompt", Characters),
+    _column("calls", Whole),
+    _column("prompt_tokens", Whole),
+    _column("completion_tokens", Whole),
+    _column("dropped", Whole),
+    _column("answer", Characters, nullable=True),
+    PrimaryKeyConstraint("task_id", "key"),
+)
+"""What was asked of chat models. The answer is there until the task is applied: who thinks it again pays once."""
+Index("model_call_of_owner", model_call.c.owner)
 
 episode = _table(
     "episode",
@@ -281,6 +299,9 @@ topic = _table(
     _column("confidence", Fraction),
     _column("model", Characters),
     _column("superseded_by", Characters, ForeignKey("topic.id"), nullable=True),
+    _column("label", Characters, server_default=""),
+    _column("facts", Characters, server_default="[]"),
+    _column("relationships", Characters, server_default="[]"),
     PrimaryKeyConstraint("id"),
     UniqueConstraint("episode_id"),  # the cross-layer edge: one topic, one archived event graph
     CheckConstraint("confidence BETWEEN 0 AND 1", name="topic_confidence"),

@@ -43,6 +43,7 @@ from .schema import (
     topic_relation,
     vector_log,
 )
+from .task_statements import TaskStatements
 
 USER_COLUMNS = (
     owner.c.tenant,
@@ -77,7 +78,7 @@ def of_user(dialect: Dialect, table: FromClause, *columns: Any) -> Select[Any]:
     return select(*columns).select_from(table).where(table.c.owner == owner_of_user(dialect))
 
 
-class Statements:
+class Statements(TaskStatements):
     """Text of every statement in a database's own SQL.
 
     Those that end in `_MANY`, and all inserts and upserts, are run for many rows at once.
@@ -88,7 +89,7 @@ class Statements:
         self._messages(dialect)
         self._users(dialect)
         self._events(dialect)
-        self._tasks(dialect)
+        super().__init__(dialect)
         self._archives(dialect)
 
     def _partition(self, dialect: Dialect) -> None:
@@ -269,60 +270,19 @@ class Statements:
             at_seq=_WHOLE,
         )
 
-    def _tasks(self, dialect: Dialect) -> None:
-        """What workers are given, and what became of it."""
-        self.INSERT_TASK = dialect.insert(task)
-        held = (task.c.id == bindparam("task_id"), task.c.token == bindparam("held_token"), task.c.status == _LEASED)
-        self.FINISH_TASK = dialect.one(
-            update(task).values(status=_DONE, error=_NULL, token=_NULL, lease_until_us=_NULL).where(*held),
-            *("task_id", "held_token"),
-        )
-        self.GIVE_BACK_TASK = dialect.one(
-            update(task)
-            .values(status=bindparam("next_status"), error=bindparam("why"), token=_NULL, lease_until_us=_NULL)
-            .where(*held),
-            *("next_status", "why", "task_id", "held_token"),
-        )
-        self.LEASE_TASK = dialect.one(
-            update(task)
-            .values(
-                status=_LEASED,
-                attempts=task.c.attempts + literal_column("1", Integer),
-                token=bindparam("new_token"),
-                lease_until_us=bindparam("until_us"),
-            )
-            .where(task.c.id == bindparam("task_id"), task.c.status != _DONE),
-            *("new_token", "until_us", "task_id"),
-        )
-        unfinished = select(
-            owner.c.tenant,
-            owner.c.user_id,
-            task.c.id,
-            task.c.session_id,
-            task.c.trigger,
-            task.c.closes_tail,
-            task.c.force,
-            task.c.seqs,
-            task.c.position_seq,
-            task.c.ordinal,
-            task.c.archived_until_us,
-            task.c.status,
-            task.c.attempts,
-            task.c.error,
-        )
-        self.UNFINISHED_TASKS = dialect.one(
-            unfinished.join(owner, owner.c.owner == task.c.owner)
-            .where(task.c.status != _DONE, *dialect.is_here(task.c.owner))
-            .order_by(task.c.position_seq, task.c.ordinal),
-            *dialect.owners_here,
-        )
-
     def _archives(self, dialect: Dialect) -> None:
         """Archives and the topic associative network."""
         self.INSERT_EPISODE = dialect.insert(episode)
         self.INSERT_TOPIC = dialect.insert(topic)
         self.INSERT_TOPIC_RELATION = dialect.insert(topic_relation)
         self.INSERT_EVENT_RELATION = dialect.insert(event_relation)
+        every = tuple(column.name for column in event_relation.columns)
+        self.INSERT_NEW_EVENT_RELATION = dialect.insert_new(event_relation, every, tuple(event_relation.primary_key))
+        named = dialect.listed("named")  # `[owner, seq]` each
+        is_named = (event.c.owner == named.number_at(0)) & (event.c.seq == named.number_at(1))
+        self.STORED_EVENTS = dialect.one(
+            select(event.c.owner, event.c.seq).select_from(named.table.join(event, is_named)), "named"
+        )
         self.RAISE_OPEN_FROM_MANY = dialect.many(_raise_open_from, next_seq=_WHOLE, of_owner=_WHOLE)
         self.SUPERSEDE_TOPIC_MANY = dialect.many(
             lambda given: (

@@ -20,6 +20,7 @@ from .model import Cut, Episode, Event, EventRelation, Layer, Topic, TopicRelati
 from .proposal import Candidate, ScoredRelation, SegmentNotes
 from .writes import (
     DeadLetter,
+    ModelUsage,
     OutboxMessage,
     PartitionInfo,
     SourcePosition,
@@ -304,6 +305,14 @@ class TaskReader(Protocol):
         """Topics with a log number above what is named per user; a user without any is left out."""
         ...
 
+    def answers(self, task_ids: Sequence[str]) -> dict[str, dict[str, str]]:
+        """What chat models said for unfinished tasks, by task and `Prompt.key`; a task without any is left out."""
+        ...
+
+    def episode_turns(self, user: User, episode_ids: Sequence[str]) -> dict[str, tuple[list[Event], Vectors]]:
+        """The events of these episodes of a user, in order, with their vectors; what does not exist is left out."""
+        ...
+
 
 class OperationsReader(Protocol):
     """What an operator looks at."""
@@ -314,16 +323,24 @@ class OperationsReader(Protocol):
 
     def users(self) -> Iterator[UserRow]: ...
 
-    def dead_letters(self) -> Iterator[DeadLetter]: ...
-
-    def letters(self, after: int = 0) -> Iterator[StoredLetter]:
-        """The same with their numbers, those above `after`, and whether they were replayed."""
-        ...
-
     def partition_info(self) -> PartitionInfo: ...
 
     def tasks(self) -> list[TaskRow]:
         """Tasks that are open, leased or parked, by `(position_seq, ordinal)`."""
+        ...
+
+    def model_usage(self) -> list[ModelUsage]:
+        """What chat models were asked, summed per user, model and prompt, in this order."""
+        ...
+
+
+class LetterReader(Protocol):
+    """Records that could not be taken."""
+
+    def dead_letters(self) -> Iterator[DeadLetter]: ...
+
+    def letters(self, after: int = 0) -> Iterator[StoredLetter]:
+        """The same with their numbers, those above `after`, and whether they were replayed."""
         ...
 
 
@@ -349,7 +366,7 @@ class Writer(Ledger, ShardReader, OutboxReader, Protocol):
     """A partition opened for writing."""
 
 
-class Reader(GraphReader, VectorLogReader, TaskReader, OperationsReader, OutboxReader, Protocol):
+class Reader(GraphReader, VectorLogReader, TaskReader, OperationsReader, LetterReader, OutboxReader, Protocol):
     """A partition opened for reading, beside its writer. Thread-safe."""
 
     def snapshot(self) -> AbstractContextManager[None]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .chat import ModelCall
 from .model import Episode, Event, EventRelation, Layer, ResolvedDate, Topic, TopicRelation, User
 from .progression import Progress
 
@@ -74,7 +75,8 @@ class TaskRow:
     """A segment task. `seqs` are the frozen ids of its events, in event order.
 
     First in first out per user means by `(position_seq, ordinal)`: the stimulus that
-    asked for it, and its place among that stimulus' tasks.
+    asked for it, and its place among that stimulus' tasks. A parked one is opened again
+    by the next opening of its partition, unless it was `parked_by_person`.
     """
 
     id: str
@@ -90,6 +92,7 @@ class TaskRow:
     status: str = TaskStatus.OPEN
     attempts: int = 0
     error: str | None = None
+    parked_by_person: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +106,43 @@ class LeasedTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskFailure:
-    """A leased task that its worker could not finish; `parks` when it is not tried again."""
+    """A leased task that its worker could not finish.
+
+    Attributes:
+        task_id: the task.
+        token: the lease that ends with it.
+        error: why, for people.
+        parks: it is not tried again.
+        counts: the attempt counts; not where nobody is to blame.
+    """
 
     task_id: str
     token: str
     error: str
     parks: bool
+    counts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCalls:
+    """What was asked of a chat model for a leased task."""
+
+    task_id: str
+    token: str
+    calls: Sequence[ModelCall]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUsage:
+    """What a user's tasks asked of a model by one prompt, all of them together; see `ModelCall`."""
+
+    user: User
+    model: str
+    prompt: str
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    dropped: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +301,11 @@ class ClosedEpisode:
 class WriteSet:
     """Everything one transaction changes (invariant 1). Empty fields change nothing.
 
+    `links` are relations of their user's events beside those of `closed`; one that is stored
+    already stays as it is. `calls` add to what is known of the same task and prompt.
+    `reopened` names parked tasks that begin anew, `parked` unfinished ones, and why, that
+    a person puts aside.
+
     `events[i]` has the embedding `vectors[i]`, shape `(len(events), dimension)`.
     The ledger numbers the vector log: events first, in order, then topics. It numbers
     `messages` too; `acknowledged` names, per kind, the number up to which they go.
@@ -282,7 +321,11 @@ class WriteSet:
     leases: list[LeasedTask] = field(default_factory=list)
     failures: list[TaskFailure] = field(default_factory=list)
     finished: list[tuple[str, str]] = field(default_factory=list)
+    calls: list[TaskCalls] = field(default_factory=list)
+    reopened: list[str] = field(default_factory=list)
+    parked: list[tuple[str, str]] = field(default_factory=list)
     closed: list[ClosedEpisode] = field(default_factory=list)
+    links: list[tuple[User, EventRelation]] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     messages: list[OutboxMessage] = field(default_factory=list)
     acknowledged: dict[str, int] = field(default_factory=dict)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..memory import identity
-from ..memory.model import Episode, Topic
-from ..memory.proposal import ProposedEpisode
+from ..memory.model import Episode, EventRelation, Topic, User
+from ..memory.proposal import Proposal, ProposedEpisode
 from ..memory.writes import ArchivedEvent, BufferedEvent, ClosedEpisode, TaskRow
 
 
@@ -54,7 +54,26 @@ def closed_episode(
         confidence=made.confidence,
         model=made.model,
         superseded_by=made.superseded_by,
+        label=made.label,
+        facts=made.facts,
+        relationships=made.relationships,
     )
     return ClosedEpisode(
         episode, task.id, ordinal, events, proposed.relations, topic, made.vector, made.relations, made.supersedes
     )
+
+
+def links_of(task: TaskRow, proposal: Proposal) -> list[tuple[User, EventRelation]]:
+    """The proposal's relations that reach beyond an episode, with whose they are.
+
+    Raises:
+        ValueError: one has no new event at either end: what is archived does not change by itself.
+    """
+    new = {seq for episode in proposal.episodes for seq in episode.seqs}
+    for link in proposal.links:
+        if not new & {link.source_seq, link.target_seq} or link.source_seq == link.target_seq:
+            raise ValueError(
+                f"task {task.id} links event {link.source_seq} with {link.target_seq}; one of the two must be an "
+                "event that it archives, and they must differ"
+            )
+    return [(task.user, link) for link in proposal.links]

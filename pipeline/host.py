@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..memory.chat import ModelCall
 from ..memory.errors import Fenced, LeaseLost, NotOwner, RaygamError, Retryable
 from ..memory.model import User
 from ..memory.ports import Store, Vectors
@@ -23,6 +24,7 @@ from ..memory.proposal import Proposal
 from ..memory.writes import LeasedTask, MessageKind
 from .batches import TurnBatch
 from .capacity import obstruction
+from .changes import Changes
 from .file_feed import FileFeed
 from .host_feed import Feed
 from .host_status import HostGauges, HostSettings, HostStatus, PartitionStatus
@@ -93,8 +95,7 @@ class ShardHost:
         self._clock_us = clock_us
         self._lock = threading.RLock()  # never held while a file is opened: one that is locked holds up nothing else
         self._opening = threading.Lock()
-        self._changed = threading.Condition()
-        self._signals = 0
+        self._changes = Changes()
         self._owned: dict[int, _Owned] = {}
         self._feeds: list[Feed] = []
         self._job: Job | None = None
@@ -146,8 +147,7 @@ class ShardHost:
             feed.leave(partition)
         deadline = time.monotonic() + drain_seconds
         while entry.shard.leased_count() and (left := deadline - time.monotonic()) > 0:
-            with self._changed:
-                self._changed.wait(timeout=min(left, 0.05))
+            self._changes.wait(self._changes.count, min(left, 0.05))
         self._drop(partition, entry)
         log.info("partition given up", extra={"partition": partition, "epoch": entry.shard.epoch})
 
@@ -232,23 +232,20 @@ class ShardHost:
         """The partitions with tasks to claim; waits for some up to `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
-            with self._changed:
-                seen = self._signals
+            seen = self._changes.count
             with self._lock:
                 ready = [at for at, entry in self._owned.items() if not entry.closing and entry.shard.has_claimable()]
             left = deadline - time.monotonic()
             if ready or left <= 0 or self._closed:
                 return ready
-            with self._changed:
-                if self._signals == seen:
-                    self._changed.wait(timeout=left)
+            self._changes.wait(seen, left)
 
-    def claim(self, partition: int, limit: int, holder: str) -> list[LeasedTask]:
-        """Lease tasks of a partition to a worker; none while it is given up."""
+    def claim(self, partition: int, limit: int, holder: str, barred: frozenset[str] = frozenset()) -> list[LeasedTask]:
+        """Lease tasks of a partition to a worker, none of the barred tenants; none while it is given up."""
         if self._entry(partition).closing:
             return []
         with self._calling(partition) as shard:
-            return shard.claim(limit, holder)
+            return shard.claim(limit, barred, holder)
 
     def abandon(self, holder: str) -> int:
         """A worker is gone: open its tasks again; return how many they were."""
@@ -267,12 +264,23 @@ class ShardHost:
         self._signal()
         return outcomes
 
-    def fail(self, partition: int, task_id: str, token: str, error: str) -> None:
-        """Give a leased task back."""
+    def fail(self, partition: int, task_id: str, token: str, error: str, *, parks: bool = False) -> None:
+        """Give a leased task back that could not be done."""
         log.warning("task given back", extra={"partition": partition, "task": task_id, "error": error})
         self.metrics.count("raygam_tasks_failed_total", shard=self.name)
         with self._calling(partition) as shard:
-            shard.fail(task_id, token, error)
+            shard.fail(task_id, token, error, parks=parks)
+
+    def release(self, partition: int, task_id: str, token: str, reason: str) -> None:
+        """Give a leased task back that nobody could do now."""
+        self.metrics.count("raygam_tasks_released_total", shard=self.name)
+        with self._calling(partition) as shard:
+            shard.release(task_id, token, reason)
+
+    def remember(self, partition: int, task_id: str, token: str, calls: Sequence[ModelCall]) -> None:
+        """Record calls of a chat model for a leased task."""
+        with self._calling(partition) as shard:
+            shard.remember(task_id, token, calls)
 
     def search(
         self, partition: int, user: User, query: str, vector: Vectors | None, options: dict[str, Any]
@@ -308,15 +316,12 @@ class ShardHost:
         """Return once tasks and disk have caught up, or `stopped()`; `paused` is told why it waits."""
         why = ""
         while not stopped():
-            with self._changed:
-                seen = self._signals
+            seen = self._changes.count
             why = self.obstruction(paused=bool(why))
             paused(why)
             if not why:
                 return
-            with self._changed:
-                if self._signals == seen:
-                    self._changed.wait(timeout=0.5)
+            self._changes.wait(seen, 0.5)
 
     def _open(self, partition: int) -> None:
         with self._opening:
@@ -387,7 +392,5 @@ class ShardHost:
         entry.shard.close()
 
     def _signal(self) -> None:
-        with self._changed:
-            self._signals += 1
-            self._changed.notify_all()
+        self._changes.tell()
         self._publisher.wake()

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
+from ..memory.chat import ModelCall
 from ..memory.errors import LeaseLost, NotOwner, RaygamError, Retryable
 from ..memory.ports import Reader
 from ..memory.proposal import Proposal
@@ -35,17 +36,25 @@ class HostPartition:
         self._holder = holder
         self.partition = partition
 
-    def claim(self, limit: int) -> list[LeasedTask]:
+    def claim(self, limit: int, barred: frozenset[str] = frozenset()) -> list[LeasedTask]:
         """Lease tasks."""
-        return self._host.claim(self.partition, limit, self._holder)
+        return self._host.claim(self.partition, limit, self._holder, barred)
 
     def submit(self, proposals: Sequence[Proposal]) -> list[LeaseLost | None]:
         """Hand proposals back."""
         return self._host.submit(self.partition, proposals)
 
-    def fail(self, task_id: str, token: str, error: str) -> None:
+    def fail(self, task_id: str, token: str, error: str, *, parks: bool = False) -> None:
         """Give a task back."""
-        self._host.fail(self.partition, task_id, token, error)
+        self._host.fail(self.partition, task_id, token, error, parks=parks)
+
+    def release(self, task_id: str, token: str, reason: str) -> None:
+        """Give a task back that nobody could do now."""
+        self._host.release(self.partition, task_id, token, reason)
+
+    def remember(self, task_id: str, token: str, calls: Sequence[ModelCall]) -> None:
+        """Record calls of a chat model."""
+        self._host.remember(self.partition, task_id, token, calls)
 
 
 class LocalEngine:

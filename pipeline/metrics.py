@@ -48,6 +48,7 @@ METRICS = {
     "raygam_tasks_applied_total": Metric("counter", "Proposals applied.", ("shard",)),
     "raygam_leases_lost_total": Metric("counter", "Proposals that came too late.", ("shard",)),
     "raygam_tasks_failed_total": Metric("counter", "Tasks that a worker gave back.", ("shard",)),
+    "raygam_tasks_released_total": Metric("counter", "Tasks that a worker gave back since nobody could do them then.", ("shard",)),
     "raygam_ingest_seconds": Metric("histogram", "Time of one batch's transaction.", ("shard",), _SECONDS),
     "raygam_apply_seconds": Metric("histogram", "Time of one group of proposals' transaction.", ("shard",), _SECONDS),
     "raygam_search_seconds": Metric("histogram", "Time of one search in its shard, without embedding.", ("shard",), _SECONDS),

@@ -6,12 +6,14 @@ copy of the ledger: when a commit fails it is thrown away and read again.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from ..memory.chat import ModelCall
 from ..memory.errors import LeaseLost
 from ..memory.model import User
 from ..memory.ports import Writer
@@ -23,14 +25,13 @@ from ..memory.writes import (
     OutboxMessage,
     ReplayRun,
     SourcePosition,
-    TaskFailure,
     TaskRow,
-    TaskStatus,
     WriteSet,
 )
-from .archiving import closed_episode
+from .archiving import closed_episode, links_of
 from .arriving import take_rows
 from .batches import TurnBatch
+from .leasing import LeaseRules, Leasing
 from .outbox import Outbox, OutboxRules
 from .residents import FLUSH, Resident, Residents
 from .task_queue import TaskQueue
@@ -100,10 +101,14 @@ class Shard:
         self._clock_us = clock_us
         self._on_tasks = on_tasks
         self._lock = threading.RLock()
-        self._tokens = 0  # never starts again within an epoch
+        self._tokens = (f"{writer.epoch}-{number}" for number in itertools.count(1))  # none twice within an epoch
         self._stale = False
         self._next_seq = 0
-        self._recover(reopens_parked=True)  # what stood in their way may be mended by now
+        self._recover()
+        parked = self._queue.parked_by_failure()
+        if parked:  # what stood in their way may be mended by now
+            writer.commit(WriteSet(reopened=[task.id for task in parked]))
+            self._recover()
 
     @property
     def partition(self) -> int:
@@ -186,37 +191,18 @@ class Shard:
         with self._lock:
             return self._queue.holders()
 
-    def claim(self, limit: int, holder: str = "") -> list[LeasedTask]:
-        """Lease up to `limit` tasks, at most one of a user, first in first out.
+    def claim(self, limit: int, barred: frozenset[str] = frozenset(), holder: str = "") -> list[LeasedTask]:
+        """Lease up to `limit` tasks, at most one of a user, first in first out; users take turns.
 
         A task whose last allowed lease has run out is parked: nobody would ever finish it.
 
         Args:
             limit: tasks wanted.
+            barred: tenants that are passed over.
             holder: the worker's name, for `abandon`.
         """
         with self._lock, self._consistently():
-            now = self._clock_us()
-            spent: list[TaskFailure] = []
-            for late in self._queue.expired(now):
-                parks = late.task.attempts >= self._settings.max_attempts
-                error = f"no worker finished it within {self._settings.lease_seconds:g} s (setting lease_seconds)"
-                if parks:
-                    spent.append(TaskFailure(late.task.id, late.token, error, parks))
-                self._queue.give_back(late.task, error, parks=parks)
-            chosen = self._queue.claimable(limit)
-            if not chosen and not spent:
-                return []
-            until = now + int(self._settings.lease_seconds * 1_000_000)
-            leases = []
-            for task in chosen:
-                self._tokens += 1
-                held = replace(task, status=TaskStatus.LEASED, attempts=task.attempts + 1)
-                leases.append(LeasedTask(held, f"{self.epoch}-{self._tokens}", until))
-            self._commit(WriteSet(leases=leases, failures=spent))
-            for leased in leases:
-                self._queue.lease(leased, holder)
-            return leases
+            return self._leasing.claim(limit, barred, holder)
 
     def submit(self, proposals: Sequence[Proposal]) -> list[LeaseLost | None]:
         """Apply proposals in one transaction; a lost lease drops its own proposal only.
@@ -225,15 +211,7 @@ class Shard:
             For each proposal None, or why it changed nothing.
         """
         with self._lock, self._consistently():
-            now = self._clock_us()
-            outcomes: list[LeaseLost | None] = []
-            kept: list[tuple[TaskRow, Proposal]] = []
-            for proposal in proposals:
-                try:
-                    kept.append((self._queue.held(proposal.task_id, proposal.token, now), proposal))
-                    outcomes.append(None)
-                except LeaseLost as lost:
-                    outcomes.append(lost)
+            kept, outcomes = self._leasing.sorted_out(proposals)
             if kept:
                 residents = self._residents.take([task.user for task, _ in kept])
                 write = WriteSet()
@@ -245,35 +223,42 @@ class Shard:
                 self._commit(write)
             return outcomes
 
-    def fail(self, task_id: str, token: str, error: str) -> None:
-        """Give a leased task back; after `max_attempts` leases it is parked.
+    def fail(self, task_id: str, token: str, error: str, *, parks: bool = False) -> None:
+        """Give a leased task back; it is parked at once, or after `max_attempts` leases.
 
         Raises:
             LeaseLost: the task is not this worker's any more.
         """
         with self._lock, self._consistently():
-            task = self._queue.held(task_id, token, self._clock_us())
-            parks = task.attempts >= self._settings.max_attempts
-            self._commit(WriteSet(failures=[TaskFailure(task_id, token, error, parks)]))
-            self._queue.give_back(task, error, parks=parks)
-            if not parks:
+            if not self._leasing.fail(task_id, token, error, parks=parks):
                 self._on_tasks()
+
+    def release(self, task_id: str, token: str, reason: str) -> None:
+        """Give a leased task back as if it had not been claimed: nobody could do it now. Its user comes last.
+
+        Raises:
+            LeaseLost: the task is not this worker's any more.
+        """
+        with self._lock, self._consistently():
+            self._leasing.release(task_id, token, reason)
+            self._on_tasks()
+
+    def remember(self, task_id: str, token: str, calls: Sequence[ModelCall]) -> None:
+        """Record calls of a chat model for a leased task; answers are kept until the task is applied.
+
+        Raises:
+            LeaseLost: the task is not this worker's any more; nothing was written.
+        """
+        with self._lock, self._consistently():
+            self._leasing.remember(task_id, token, calls)
 
     def abandon(self, holder: str) -> int:
         """Give back every task of a worker that is gone; return how many. None waits for its lease to run out."""
         with self._lock, self._consistently():
-            failures = []
-            for leased in self._queue.held_by(holder):
-                parks = leased.task.attempts >= self._settings.max_attempts
-                error = f"worker {holder} ended with the task in its hands"
-                failures.append(TaskFailure(leased.task.id, leased.token, error, parks))
-            if failures:
-                self._commit(WriteSet(failures=failures))
-                for failure in failures:
-                    task = self._queue.held(failure.task_id, failure.token, 0)
-                    self._queue.give_back(task, failure.error, parks=failure.parks)
+            count = self._leasing.abandon(holder)
+            if count:
                 self._on_tasks()
-            return len(failures)
+            return count
 
     def unsent(self) -> dict[str, int]:
         """How many messages for other systems wait, by kind; a kind without any is left out."""
@@ -352,6 +337,7 @@ class Shard:
             last_us = closed.episode.last_us if last_us is None else max(last_us, closed.episode.last_us)
         resident.close(task, seqs, last_us, self._settings.limits)
         resident.topics += topics
+        write.links += links_of(task, proposal)
         write.finished.append((task.id, proposal.token))
 
     def _commit(self, write: WriteSet) -> None:
@@ -378,8 +364,10 @@ class Shard:
             raise
         self._stale = False
 
-    def _recover(self, *, reopens_parked: bool = False) -> None:
-        self._queue = TaskQueue(self._writer.unfinished_tasks(), reopens_parked=reopens_parked)
+    def _recover(self) -> None:
+        self._queue = TaskQueue(self._writer.unfinished_tasks())
+        rules = LeaseRules(self._settings.lease_seconds, self._settings.max_attempts)
+        self._leasing = Leasing(self._queue, rules, self._tokens, self._clock_us, self._commit)
         self._residents = Residents(self._writer, self._settings.max_resident_users, self._queue.is_parked)
         self._positions = dict(self._writer.positions())
         self._next_seq = self._writer.counters()["seq"]

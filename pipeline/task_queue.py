@@ -10,6 +10,7 @@ import bisect
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 
 from ..memory.errors import LeaseLost
 from ..memory.model import User
@@ -19,13 +20,8 @@ from ..memory.writes import LeasedTask, TaskRow, TaskStatus
 class TaskQueue:
     """A partition's unfinished tasks."""
 
-    def __init__(self, tasks: Iterable[TaskRow], *, reopens_parked: bool = False) -> None:
-        """Start from the ledger's rows; a lease of an earlier epoch counts as open.
-
-        Args:
-            tasks: the unfinished ones.
-            reopens_parked: whether parked ones are to be tried again, from the first attempt.
-        """
+    def __init__(self, tasks: Iterable[TaskRow]) -> None:
+        """Start from the ledger's unfinished ones; a lease of an earlier epoch counts as open."""
         self._waiting: dict[User, list[TaskRow]] = {}
         self._ready: OrderedDict[User, None] = OrderedDict()
         self._leases: dict[str, LeasedTask] = {}
@@ -33,8 +29,6 @@ class TaskQueue:
         for task in tasks:
             if task.status != TaskStatus.PARKED:
                 task = replace(task, status=TaskStatus.OPEN)
-            elif reopens_parked:
-                task = replace(task, status=TaskStatus.OPEN, attempts=0)
             self.add(task)
 
     def __len__(self) -> int:
@@ -51,14 +45,15 @@ class TaskQueue:
         # As few as the workers hold at a time: looked through, none is left behind to be kept in order.
         return [leased for leased in self._leases.values() if leased.lease_until_us <= now_us]
 
-    def claimable(self, limit: int) -> list[TaskRow]:
-        """Up to `limit` tasks that may be leased, at most one of a user."""
-        chosen: list[TaskRow] = []
-        for user in self._ready:
-            if len(chosen) == limit:
-                break
-            chosen.append(self._waiting[user][0])
-        return chosen
+    def claimable(self, limit: int, barred: frozenset[str] = frozenset()) -> list[TaskRow]:
+        """Up to `limit` tasks that may be leased, at most one of a user; whose last one ended longest ago come first.
+
+        Args:
+            limit: tasks wanted.
+            barred: tenants that are passed over; their users keep their places.
+        """
+        ready = (user for user in self._ready if user.tenant not in barred) if barred else self._ready
+        return [self._waiting[user][0] for user in islice(ready, limit)]
 
     def leased_count(self) -> int:
         """Tasks in workers' hands."""
@@ -103,7 +98,7 @@ class TaskQueue:
         self._refresh(task.user)
 
     def give_back(self, task: TaskRow, error: str, *, parks: bool) -> None:
-        """A worker could not finish a leased task, or not in time."""
+        """A worker could not finish a leased task, or not in time; its user comes behind the others."""
         del self._leases[task.id], self._holders[task.id]
         status = TaskStatus.PARKED if parks else TaskStatus.OPEN
         self._replace(replace(task, status=status, error=error))
@@ -113,6 +108,15 @@ class TaskQueue:
         """Whether the user's first task is parked: nothing of the user goes on in this opening."""
         tasks = self._waiting.get(user)
         return bool(tasks) and tasks[0].status == TaskStatus.PARKED  # type: ignore[index]
+
+    def parked_by_failure(self) -> list[TaskRow]:
+        """Tasks that were parked, and not by a person."""
+        return [
+            task
+            for tasks in self._waiting.values()
+            for task in tasks
+            if task.status == TaskStatus.PARKED and not task.parked_by_person
+        ]
 
     def counts(self) -> tuple[int, int]:
         """Tasks that will be worked on, and tasks that are parked."""

@@ -17,6 +17,7 @@ from raygam.pipeline.host import ShardHost
 from raygam.pipeline.host_status import HostSettings
 from raygam.pipeline.intake import Intake
 from raygam.pipeline.jobs import FeedStatus, FileJob
+from raygam.pipeline.local import HostPartition
 from raygam.pipeline.worker import Worker
 
 SETTINGS = read_settings(embedder="stub", partitions=2)
@@ -78,23 +79,6 @@ def until(host: ShardHost, met: Callable[[FeedStatus], bool]) -> FeedStatus:
         time.sleep(0.005)
 
 
-class Partition:
-    """One partition of a host, as a worker sees it."""
-
-    def __init__(self, host: ShardHost, partition: int) -> None:
-        self._host = host
-        self.partition = partition
-
-    def claim(self, limit: int) -> Any:
-        return self._host.claim(self.partition, limit, "worker")
-
-    def submit(self, proposals: Any) -> Any:
-        return self._host.submit(self.partition, proposals)
-
-    def fail(self, task_id: str, token: str, error: str) -> None:
-        self._host.fail(self.partition, task_id, token, error)
-
-
 def test_reading_waits_for_workers_and_goes_on_behind_them(
     tmp_path: Path, job: FileJob, make_host: Callable[..., ShardHost]
 ) -> None:
@@ -108,7 +92,7 @@ def test_reading_waits_for_workers_and_goes_on_behind_them(
     try:
         while not (until(host, lambda feed: bool(feed.ended or feed.paused)).ended and not host.wait_for_tasks(0)):
             for partition in host.wait_for_tasks(0):
-                worker.work(Partition(host, partition), store.reader(partition))
+                worker.work(HostPartition(host, partition, "worker"), store.reader(partition))
     finally:
         store.close()
     assert host.status().feeds[0].accepted == TURNS
