@@ -12,7 +12,7 @@ import typer
 
 from ..memory.errors import Misconfigured
 from ..memory.model import DEFAULT_TENANT
-from . import cli_engine, cli_letters, cli_partitions, cli_read, cli_run, cli_topics, display
+from . import cli_engine, cli_letters, cli_partitions, cli_read, cli_run, cli_tasks, cli_topics, display
 from .cli import EXIT_INTERRUPTED
 from .cli_state import State, StateToo
 from .config import read_settings
@@ -27,6 +27,7 @@ app = typer.Typer(
 
 app.add_typer(cli_engine.app, name="engine")
 app.add_typer(cli_letters.letters, name="dead-letters")
+app.add_typer(cli_tasks.tasks, name="tasks")
 app.add_typer(cli_topics.topics, name="topics")
 app.command()(cli_topics.produce)
 

@@ -19,6 +19,7 @@ from ..memory.times import format_time
 from ..memory.writes import BufferedEvent, ClosedEpisode, DeadLetter, MessageKind, OutboxMessage, WriteSet
 from .batches import TurnBatch
 from .records import owner_of
+from .summary import relationships
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,9 @@ def _topic(topic: Topic) -> dict[str, Any]:
         "entities": list(topic.entities),
         "dates": [{"text": date.text, "start": date.start, "end": date.end} for date in topic.dates],
         "superseded_by": topic.superseded_by,
+        "label": topic.label,
+        "facts": list(topic.facts),
+        "relationships": relationships(topic),
     }
 
 

@@ -260,6 +260,21 @@ def reading_of(store: Store, embedder: Embedder, settings: Settings) -> Reading:
     )
 
 
+def open_made(state: AnyState) -> Store:
+    """Open a state for writing as it was made, without an engine and its models.
+
+    Raises:
+        StateLocked: an engine has it.
+        Misconfigured: there is no state.
+        Retryable: its database does not answer.
+    """
+    place = located(state)
+    facts = recorded_facts(place)
+    if facts is None:
+        raise Misconfigured(f"no state at {place}; `raygam run SOURCE --state {place}` makes one")
+    return _create_or_open(place, facts)
+
+
 def open_store(state: AnyState) -> Store:
     """Open a state read-only.
 

@@ -80,6 +80,11 @@ def _dates(dates: Sequence[ResolvedDate]) -> list[dict[str, str]]:
     return [{"text": date.text, "start": date.start, "end": date.end} for date in dates]
 
 
+def relationships(topic: Topic) -> list[dict[str, str]]:
+    """What a chat model read of the topic's entities."""
+    return [{"subject": held.subject, "relation": held.relation, "object": held.object} for held in topic.relationships]
+
+
 def _topic(topic: Topic) -> dict[str, Any]:
     return {
         "id": topic.id,
@@ -93,6 +98,9 @@ def _topic(topic: Topic) -> dict[str, Any]:
         "confidence": topic.confidence,
         "model": topic.model,
         "superseded_by": topic.superseded_by,
+        "label": topic.label,
+        "facts": list(topic.facts),
+        "relationships": relationships(topic),
     }
 
 
@@ -126,6 +134,7 @@ def _task(task: TaskRow) -> dict[str, Any]:
         "session_id": task.session_id,
         "trigger": task.trigger,
         "status": str(task.status),
+        "parked_by_person": task.parked_by_person,
         "attempts": task.attempts,
         "error": task.error,
     }

@@ -24,12 +24,14 @@ from benchmarks.postgres_server import GivenServer
 from raygam.adapters.postgres_store import PostgresStore
 from raygam.adapters.schema import METADATA
 from raygam.adapters.sqlite_store import SqliteStore
+from raygam.memory.chat import ModelCall
 from raygam.memory.errors import Fenced, LeaseLost, Misconfigured, RaygamError, StateLocked
 from raygam.memory.model import (
     Episode,
     Event,
     EventRelation,
     Layer,
+    Relationship,
     ResolvedDate,
     Topic,
     TopicRelation,
@@ -45,11 +47,13 @@ from raygam.memory.writes import (
     DeadLetter,
     LeasedTask,
     MessageKind,
+    ModelUsage,
     OutboxMessage,
     ReplayRun,
     SourcePosition,
     StateFacts,
     StoredLetter,
+    TaskCalls,
     TaskFailure,
     TaskRow,
     UserRow,
@@ -174,6 +178,9 @@ def topic(name: str, episode: str, **changes: Any) -> Topic:
     made = Topic(
         *(name, ANNA, episode, "Sails — 帆", ("boat", "harbour"), ("Maria",)),
         *((ResolvedDate("yesterday", "2023-05-07", "2023-05-07"),), 1000, 2000, 0.9, "extractive/1"),
+        label="A boat — 船",
+        facts=("Maria sails.", "Łódź has a harbour."),
+        relationships=(Relationship("Maria", "owns", "the boat"), Relationship("the boat", "lies in", "Łódź")),
     )
     return replace(made, **changes)
 
@@ -199,6 +206,7 @@ def everything(reader: Reader, *users: User) -> list[object]:
     """All that a reader can see, to compare before and after."""
     seen: list[object] = [reader.partition_info(), list(reader.users()), list(reader.letters()), reader.tasks()]
     seen += [reader.messages(kind, 1000, 1 << 20) for kind in MessageKind]
+    seen += [reader.model_usage(), reader.answers([made.id for made in reader.tasks()])]
     for user in users or (ANNA, BEN):
         entries = reader.entries(user)
         seen += [reader.events(user), reader.episodes(user), reader.topics(user), reader.topic_relations(user)]
@@ -692,6 +700,108 @@ def test_tasks_come_back_in_order_with_what_befell_them(writer: Writer, reader: 
     assert reader.tasks()[0].attempts == 2
 
 
+def test_an_attempt_that_does_not_count_is_none(writer: Writer, reader: Reader) -> None:
+    made = task("task-1")
+    writer.commit(WriteSet(tasks=[made], leases=[leased(made)]))
+    writer.commit(WriteSet(failures=[TaskFailure("task-1", "t1", "busy", parks=False, counts=False)]))
+    assert reader.tasks() == [replace(made, error="busy")]
+    for token in ("t2", "t3"):
+        writer.commit(WriteSet(leases=[leased(made, token)]))
+        writer.commit(WriteSet(failures=[TaskFailure("task-1", token, "broke", parks=False)]))
+    writer.commit(WriteSet(leases=[leased(made, "t4")]))
+    writer.commit(WriteSet(failures=[TaskFailure("task-1", "t4", "busy", parks=False, counts=False)]))
+    assert reader.tasks() == [replace(made, attempts=2, error="busy")]
+
+
+def test_tasks_are_parked_and_opened_again(writer: Writer, reader: Reader) -> None:
+    tasks = [task("fails", at=1), task("waits", BEN, at=2), task("held", User("t", "anna"), at=3)]
+    writer.commit(WriteSet(tasks=tasks, leases=[leased(tasks[0], "a"), leased(tasks[2], "b")]))
+    writer.commit(WriteSet(failures=[TaskFailure("fails", "a", "broke", parks=True)]))
+    writer.commit(WriteSet(parked=[("waits", "later"), ("held", "not now")]))
+    fails = replace(tasks[0], status="parked", attempts=1, error="broke")
+    waits = replace(tasks[1], status="parked", error="later", parked_by_person=True)
+    held = replace(tasks[2], status="parked", attempts=1, error="not now", parked_by_person=True)
+    assert reader.tasks() == writer.unfinished_tasks() == [fails, waits, held]
+    with pytest.raises(LeaseLost):  # it was in a worker's hands
+        writer.commit(WriteSet(finished=[("held", "b")]))
+    writer.commit(WriteSet(parked=[("fails", "by hand")]))
+    assert reader.tasks()[0] == replace(fails, error="by hand", parked_by_person=True)
+    writer.commit(WriteSet(reopened=["fails", "held"]))
+    assert reader.tasks() == [replace(tasks[0], error="by hand"), waits, replace(tasks[2], error="not now")]
+    before = everything(reader)
+    for wrong in (WriteSet(reopened=["waits", "held"]), WriteSet(reopened=["none"]), WriteSet(parked=[("none", "")])):
+        with pytest.raises(RaygamError, match="fault in raygam"):
+            writer.commit(wrong)  # one of them is open; there is no such task
+        assert everything(reader) == before
+    writer.commit(WriteSet(leases=[leased(tasks[0], "c")]))
+    writer.commit(WriteSet(finished=[("fails", "c")]))
+    with pytest.raises(RaygamError, match="fault in raygam"):
+        writer.commit(WriteSet(parked=[("fails", "too late")]))
+
+
+def call(key: str, calls: int, answer: str | None = None, **changes: Any) -> ModelCall:
+    return replace(ModelCall(key, "model", "segments/1", calls, 100 * calls, 10 * calls, answer), **changes)
+
+
+def test_calls_add_up_and_answers_stay_until_their_task_is_applied(writer: Writer, reader: Reader) -> None:
+    mine, bens = task("task-1"), task("task-2", BEN)
+    writer.commit(turns(turn(1), turn(2), tasks=[mine, bens], leases=[leased(mine), leased(bens, "t2")]))
+    writer.commit(WriteSet(calls=[TaskCalls("task-1", "t1", [call("a", 2), call("b", 1, "{b — 帆}", dropped=3)])]))
+    writer.commit(
+        WriteSet(
+            calls=[
+                TaskCalls("task-1", "t1", [call("a", 1, "{a}", dropped=1), call("b", 1)]),  # b: asked in vain
+                TaskCalls("task-2", "t2", [call("a", 1, "{bens}", prompt="links/1"), call("c", 1, "")]),
+            ]
+        )
+    )
+    assert reader.answers(["task-2", "task-1", "none"]) == {
+        "task-1": {"a": "{a}", "b": "{b — 帆}"},
+        "task-2": {"a": "{bens}", "c": ""},
+    }
+    assert reader.answers([]) == {}
+    used = [
+        ModelUsage(ANNA, "model", "segments/1", 5, 500, 50, 4),
+        ModelUsage(BEN, "model", "links/1", 1, 100, 10, 0),
+        ModelUsage(BEN, "model", "segments/1", 1, 100, 10, 0),
+    ]
+    assert reader.model_usage() == used
+    writer.commit(WriteSet(failures=[TaskFailure("task-1", "t1", "broke", parks=False)]))
+    assert reader.answers(["task-1"]) == {"task-1": {"a": "{a}", "b": "{b — 帆}"}}  # who thinks it again pays once
+    writer.commit(WriteSet(leases=[leased(mine, "t3")]))
+    writer.commit(WriteSet(calls=[TaskCalls("task-1", "t3", [call("a", 0, "{a}", dropped=1)])]))  # it was known
+    writer.commit(WriteSet(finished=[("task-1", "t3")], closed=[closed("one", "task-1", 1, 2)]))
+    assert reader.answers(["task-1", "task-2"]) == {"task-2": {"a": "{bens}", "c": ""}}
+    assert reader.model_usage() == used
+
+
+def test_calls_need_their_lease(store: Store, writer: Writer, reader: Reader) -> None:
+    made = task("task-1")
+    writer.commit(WriteSet(tasks=[made], leases=[leased(made)]))
+    before = everything(reader)
+    for token, name in (("other", "task-1"), ("t1", "none")):
+        with pytest.raises(LeaseLost, match=name):
+            writer.commit(WriteSet(calls=[TaskCalls(name, token, [call("a", 1, "{}")])]))
+        assert everything(reader) == before
+    writer.commit(WriteSet(failures=[TaskFailure("task-1", "t1", "late", parks=True)]))
+    before = everything(reader)
+    with pytest.raises(LeaseLost):
+        writer.commit(WriteSet(calls=[TaskCalls("task-1", "t1", [call("a", 1, "{}")])]))
+    store.writer(0)
+    for late in (WriteSet(calls=[TaskCalls("task-1", "t1", [call("a", 1)])]), WriteSet(reopened=["task-1"])):
+        with pytest.raises(Fenced):
+            writer.commit(late)
+    assert everything(reader)[1:] == before[1:]
+
+
+def test_calls_are_of_their_partition(store: Store, writer: Writer, reader: Reader) -> None:
+    other, made = store.writer(1), task("task-9", User("default", "cleo"))
+    other.commit(WriteSet(tasks=[made], leases=[leased(made)]))
+    other.commit(WriteSet(calls=[TaskCalls("task-9", "t1", [call("a", 1, "{}")])]))
+    assert (reader.model_usage(), reader.answers(["task-9"])) == ([], {})
+    assert (len(store.reader(1).model_usage()), store.reader(1).answers(["task-9"])) == (1, {"task-9": {"a": "{}"}})
+
+
 def test_a_task_is_made_once(writer: Writer, reader: Reader) -> None:
     writer.commit(WriteSet(tasks=[task("task-1")]))
     with pytest.raises(RaygamError, match=r"task\.id"):
@@ -809,6 +919,50 @@ def test_many_relations_of_events_are_stored(writer: Writer, reader: Reader) -> 
     made = closed("episode-1", "task-1", *range(1, count + 1))
     writer.commit(WriteSet(finished=[("task-1", "t1")], closed=[made]))
     assert reader.event_relations(ANNA) == list(made.relations)
+
+
+def test_links_reach_beyond_episodes(writer: Writer, reader: Reader) -> None:
+    archived_state(writer)
+    writer.commit(turns(turn(5, BEN), tasks=[task("task-2")], leases=[leased(task("task-2"))]))
+    links = [EventRelation(3, 1, "causal", 0.5), EventRelation(3, 2, "entity", 1.0)]
+    twice = [
+        *links,
+        links[0],
+        EventRelation(1, 2, "temporal", 0.75),
+    ]  # the last one is of the archive, and stays as it is
+    made = closed("episode-2", "task-2", 3, 4)
+    write = WriteSet(finished=[("task-2", "t1")], closed=[made], links=[(ANNA, link) for link in twice])
+    before = everything(reader)
+    for source, target in ((3, 5), (5, 3), (3, 9)):  # 5 is Ben's, 9 nobody's
+        wrong = replace(write, links=[*write.links, (ANNA, EventRelation(source, target, "causal", 0.5))])
+        with pytest.raises(RaygamError, match="names an event that its user does not have"):
+            writer.commit(wrong)
+        assert everything(reader) == before
+    with pytest.raises(RaygamError, match="fault in raygam"):
+        writer.commit(replace(write, links=[(ANNA, EventRelation(3, 1, "unrelated", 0.5))]))
+    writer.commit(write)
+    assert reader.event_relations(ANNA) == [
+        EventRelation(1, 2, "temporal", 0.5),
+        links[0],
+        links[1],
+        EventRelation(3, 4, "temporal", 0.5),
+    ]
+    assert reader.event_relations(BEN) == []
+
+
+def test_turns_of_episodes_come_with_their_vectors(writer: Writer, reader: Reader) -> None:
+    archived_state(writer)
+    second = task("task-2")
+    writer.commit(WriteSet(tasks=[second], leases=[leased(second)]))
+    writer.commit(WriteSet(finished=[("task-2", "t1")], closed=[closed("episode-2", "task-2", 4, 3)]))
+    found = reader.episode_turns(ANNA, ["episode-2", "none", "episode-1", "episode-2"])
+    assert list(found) == ["episode-2", "episode-1"]
+    for name, seqs in (("episode-1", (1, 2)), ("episode-2", (4, 3))):
+        events, rows = found[name]
+        assert events == reader.events(ANNA, seqs=seqs)
+        assert rows.tolist() == reader.vectors(ANNA, Layer.EVENT, [str(seq) for seq in seqs]).tolist()
+    assert reader.episode_turns(BEN, ["episode-1"]) == {}  # Anna's
+    assert reader.episode_turns(ANNA, []) == reader.episode_turns(ANNA, ["none"]) == {}
 
 
 @pytest.mark.parametrize(

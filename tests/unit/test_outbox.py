@@ -8,7 +8,7 @@ import pytest
 
 from raygam.memory.errors import Misconfigured
 from raygam.memory.identity import letter_id, record_key
-from raygam.memory.model import Episode, ResolvedDate, Topic, TopicRelation, User
+from raygam.memory.model import Episode, Relationship, ResolvedDate, Topic, TopicRelation, User
 from raygam.memory.writes import ClosedEpisode, DeadLetter
 from raygam.pipeline.config import read_settings
 from raygam.pipeline.outbox import OutboxRules, letter_message, update_message
@@ -22,6 +22,9 @@ def test_an_update_says_what_was_consolidated() -> None:
         *("t1", ANNA, "e1", "Anna moved to Łódź.", ("move", "Łódź"), ("Anna",)),
         *((ResolvedDate("yesterday", "2023-11-13", "2023-11-13"),), EPISODE.first_us, EPISODE.last_us, 0.9),
         *("extractive/1", "t9"),
+        label="A move",
+        facts=("Anna lives in Łódź",),
+        relationships=(Relationship("Anna", "moved to", "Łódź"),),
     )
     relations = (
         TopicRelation("t1", "t0", "contradict", float(np.float32(0.75))),
@@ -50,6 +53,9 @@ def test_an_update_says_what_was_consolidated() -> None:
             "entities": ["Anna"],
             "dates": [{"text": "yesterday", "start": "2023-11-13", "end": "2023-11-13"}],
             "superseded_by": "t9",
+            "label": "A move",
+            "facts": ["Anna lives in Łódź"],
+            "relationships": [{"subject": "Anna", "relation": "moved to", "object": "Łódź"}],
         },
         "relations": [
             {"source": "t1", "target": "t0", "type": "contradict", "confidence": 0.75},

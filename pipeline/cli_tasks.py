@@ -1,0 +1,249 @@
+"""The commands about the slow path's tasks: `raygam tasks list | retry | park`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from ..memory.errors import Misconfigured, Rejected, StateLocked
+from ..memory.model import DEFAULT_TENANT
+from ..memory.ports import Reader
+from ..memory.writes import TaskRow, TaskStatus, WriteSet
+from . import cli_read, display, runtime
+from .cli_state import State
+from .location import AnyState
+from .whereabouts import this_process
+
+tasks = typer.Typer(
+    help="List tasks of the slow path that are not done, try parked ones again, put some aside.", no_args_is_help=True
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+OfUser = Annotated[str | None, typer.Option("--user", help="Only tasks of this user.")]
+OfTenant = Annotated[
+    str | None, typer.Option("--tenant", help="Only tasks of this tenant; with --user, whose it is (default: default).")
+]
+OfPartition = Annotated[int | None, typer.Option("--partition", min=0, help="Only tasks of this partition.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which tasks are meant; what is None excludes none."""
+
+    user: str | None = None
+    tenant: str | None = None
+    partition: int | None = None
+    status: str | None = None
+
+    def has(self, partition: int, task: TaskRow) -> bool:
+        """Whether a task is one of them."""
+        tenant = self.tenant if self.tenant is not None or self.user is None else DEFAULT_TENANT
+        return (
+            self.user in (None, task.user.user_id)
+            and tenant in (None, task.user.tenant)
+            and self.partition in (None, partition)
+            and self.status in (None, task.status)
+        )
+
+
+@tasks.command("list")
+def list_tasks(
+    state: State,
+    user: OfUser = None,
+    tenant: OfTenant = None,
+    partition: OfPartition = None,
+    status: Annotated[str | None, typer.Option("--status", help="open, leased or parked.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Show at most this many.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """List tasks that are not done: whose, why they were made, how they stand, and what was in their way."""
+    found = listed(state, Wanted(user, tenant, partition, status), limit)
+    if as_json:
+        display.print_json(found)
+        return
+    display.output.print(_table(display.shown(found["tasks"]), found["total"]))
+    if found["total"] > len(found["tasks"]):
+        display.note(f"showing {len(found['tasks'])} of {found['total']}; use --limit for more")
+
+
+@tasks.command()
+def retry(
+    state: State,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Parked tasks.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All parked tasks, or those that the options choose.")] = False,
+    user: OfUser = None,
+    tenant: OfTenant = None,
+    partition: OfPartition = None,
+    as_json: Json = False,
+) -> None:
+    """Open parked tasks again, as if they had never been tried. The next engine works on them; run it where none does."""
+    wanted = Wanted(user, tenant, partition)
+    if bool(ids) == every or (ids and wanted != Wanted()):
+        raise typer.BadParameter(
+            "name tasks by their ids, or give --all, with --user, --tenant, --partition if need be"
+        )
+    found = retried(state, ids or [], wanted)
+    if as_json:
+        display.print_json(found)
+    else:
+        display.output.print(f"{len(found['retried']):,} tasks are open again", highlight=False)
+
+
+@tasks.command()
+def park(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Tasks that are not done.")],
+    state: State,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever lists them.")] = "put aside by a person",
+    as_json: Json = False,
+) -> None:
+    """Put tasks aside until they are retried, whatever engine runs meanwhile; later tasks of their users wait.
+
+    Their turns stay searchable. Run it where no engine runs.
+    """
+    found = parked(state, ids, reason)
+    if as_json:
+        display.print_json(found)
+    else:
+        display.output.print(f"{len(found['parked']):,} tasks are parked", highlight=False)
+
+
+def listed(state: AnyState, wanted: Wanted, limit: int) -> dict[str, Any]:
+    """Unfinished tasks, by partition and position; reads beside whoever writes.
+
+    Raises:
+        Misconfigured: there is no state, or no such status.
+    """
+    statuses = [str(status) for status in TaskStatus if status is not TaskStatus.DONE]
+    if wanted.status is not None and wanted.status not in statuses:
+        raise Misconfigured(f"no task is {wanted.status!r}; a task that is not done is {', '.join(statuses)}")
+    with cli_read.opened(state) as (_, readers):
+        found = [_document(at, task) for at, task in _unfinished(readers) if wanted.has(at, task)]
+    return {"total": len(found), "tasks": found[:limit]}
+
+
+def retried(state: AnyState, ids: Sequence[str], wanted: Wanted) -> dict[str, Any]:
+    """Open parked tasks again: the named ones, or without any all that are wanted.
+
+    Raises:
+        StateLocked: an engine has the state.
+        Rejected: no task has this id, several have, or it is not parked.
+        Misconfigured: there is no state.
+    """
+
+    def choose(unfinished: list[tuple[int, TaskRow]]) -> list[tuple[int, TaskRow]]:
+        if not ids:
+            return [(at, task) for at, task in unfinished if wanted.has(at, task) and task.status == TaskStatus.PARKED]
+        chosen = _named(unfinished, ids)
+        for _, task in chosen:
+            if task.status != TaskStatus.PARKED:
+                raise Rejected(f"task {task.id} is {task.status}, not parked; `raygam tasks list` shows which are")
+        return chosen
+
+    done = _changed(state, choose, lambda found: WriteSet(reopened=[task.id for task in found]))
+    return {"retried": done, "state": str(state)}
+
+
+def parked(state: AnyState, ids: Sequence[str], reason: str) -> dict[str, Any]:
+    """Put tasks aside for a reason; one that failed and was parked stays so too from then on.
+
+    Raises:
+        StateLocked: an engine has the state.
+        Rejected: no task has this id, or several have.
+        Misconfigured: there is no state.
+    """
+    done = _changed(
+        state,
+        lambda unfinished: _named(unfinished, ids),
+        lambda found: WriteSet(parked=[(task.id, reason) for task in found]),
+    )
+    return {"parked": done, "state": str(state)}
+
+
+def _changed(
+    state: AnyState,
+    choose: Callable[[list[tuple[int, TaskRow]]], list[tuple[int, TaskRow]]],
+    write: Callable[[list[TaskRow]], WriteSet],
+) -> list[str]:
+    """Write what becomes of the chosen tasks, a transaction a partition; return their ids."""
+    try:
+        store = runtime.open_made(state)
+    except StateLocked as error:
+        raise StateLocked(
+            f"{error}. Tasks are retried and parked where no engine runs: end it (Ctrl-C, or `raygam engine stop`), "
+            "do it, then start it again: it goes on from where it stood"
+        ) from None
+    try:
+        readers = [store.reader(at) for at in range(store.facts.partitions)]
+        chosen = choose(list(_unfinished(readers)))
+        for partition in sorted({at for at, _ in chosen}):
+            writer = store.writer(partition, this_process("raygam tasks"))
+            writer.commit(write([task for at, task in chosen if at == partition]))
+        return [task.id for _, task in chosen]
+    finally:
+        store.close()
+
+
+def _unfinished(readers: Sequence[Reader]) -> Iterator[tuple[int, TaskRow]]:
+    return ((at, task) for at, reader in enumerate(readers) for task in reader.tasks())
+
+
+def _named(unfinished: Sequence[tuple[int, TaskRow]], ids: Sequence[str]) -> list[tuple[int, TaskRow]]:
+    """The tasks with these ids, or whose ids begin so."""
+    chosen: dict[str, tuple[int, TaskRow]] = {}
+    for name in ids:
+        found = [(at, task) for at, task in unfinished if name and task.id.startswith(name)]
+        if len(found) != 1:
+            how = (
+                "no task that is not done has an id that begins"
+                if not found
+                else f"{len(found)} tasks have ids that begin"
+            )
+            raise Rejected(f"{how} with {name!r}; `raygam tasks list` shows the ids")
+        chosen[found[0][1].id] = found[0]
+    return list(chosen.values())
+
+
+def _document(partition: int, task: TaskRow) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "partition": partition,
+        "tenant": task.user.tenant,
+        "user_id": task.user.user_id,
+        "session_id": task.session_id,
+        "trigger": str(task.trigger),
+        "status": str(task.status),
+        "parked_by_person": task.parked_by_person,
+        "attempts": task.attempts,
+        "turns": len(task.seqs),
+        "position": task.position_seq,
+        "reason": task.error,
+    }
+
+
+def _table(found: Sequence[dict[str, Any]], total: int) -> Table:
+    """One row a task; the id whole, to be named by."""
+    table = Table(title=f"{total} tasks", title_justify="left")
+    table.add_column("id", no_wrap=True)
+    table.add_column("user", overflow="fold")
+    for name in ("trigger", "status"):
+        table.add_column(name)
+    for name in ("attempts", "turns", "position"):
+        table.add_column(name, justify="right")
+    table.add_column("reason", overflow="fold")
+    for task in found:
+        tenant = "" if task["tenant"] == DEFAULT_TENANT else f" (tenant {task['tenant']})"
+        table.add_row(
+            task["id"],
+            escape(task["user_id"] + tenant),
+            task["trigger"],
+            task["status"] + (" by a person" if task["parked_by_person"] else ""),
+            *(f"{task[name]:,}" for name in ("attempts", "turns")),
+            f"{task['partition']}:{task['position']}",
+            escape(task["reason"] or ""),
+        )
+    return table
