@@ -27,6 +27,7 @@ class Metric:
 
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_CALL_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0)
 _SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 
 METRICS = {
@@ -55,6 +56,13 @@ METRICS = {
     "raygam_embed_texts": Metric("histogram", "Texts of one pass of the embedding model.", ("replica",), _SIZES),
     "raygam_embed_seconds": Metric("histogram", "Time of one pass of the embedding model.", ("replica",), _SECONDS),
     "raygam_worker_tasks_total": Metric("counter", "Tasks worked on.", ("worker",)),
+    "raygam_chat_calls_total": Metric("counter", "Calls of a chat model: answered, away, refused (by our settings), rejected (by what was asked).", ("model", "prompt", "outcome")),
+    "raygam_chat_answers_total": Metric("counter", "A chat model's answers: taken, bad (asked again), known (of an earlier attempt).", ("model", "prompt", "outcome")),
+    "raygam_chat_dropped_items_total": Metric("counter", "Items of its answers that were left out since they name nothing that exists.", ("model", "prompt")),
+    "raygam_chat_tokens_total": Metric("counter", "Tokens said to a chat model and by it.", ("model", "kind")),
+    "raygam_chat_seconds": Metric("histogram", "Time of one call of a chat model, answered or not.", ("model",), _CALL_SECONDS),
+    "raygam_chat_under_way": Metric("gauge", "Calls of a chat model under way in a process.", ("model",)),
+    "raygam_chat_away": Metric("gauge", "1 while a process waits for a chat model that is away.", ("model",)),
     "raygam_replacements_total": Metric("counter", "Actors replaced, by kind and cause.", ("kind", "cause")),
     "raygam_moves_total": Metric("counter", "Partitions moved, by a person or to even the shards out."),
     "raygam_requests_total": Metric("counter", "HTTP requests, by route and status.", ("route", "status")),

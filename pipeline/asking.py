@@ -1,0 +1,310 @@
+"""Asking a chat model on behalf of tasks: repeats, reads, counts, remembers answers.
+
+One `Asker` per process and model. What takes time happens here and in the gate before it; what a
+question is and what its answer means is the domain's (`memory.chat.Prompt`).
+"""
+
+from __future__ import annotations
+
+import json
+import random as machine_random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from ..memory.chat import ChatAnswer, ChatRequest, Message, ModelCall, Prompt, Reading
+from ..memory.errors import BadAnswer, Misconfigured, ModelAway, Refused, Rejected, TooLong
+from ..memory.model import User
+from ..memory.ports import Ask, ChatModel
+from .breaker import Breaker, Permit, pause_after
+from .budgets import TokenBudgets
+from .chat_gate import ChatGate, Clock, MonotonicClock
+from .metrics import Metrics, NoMetrics
+
+T = TypeVar("T")
+Decode = Callable[[str, Mapping[str, Any], bool], Any]
+"""An answer's text, the schema, whether the text was cut off → its JSON value; raises `BadAnswer`."""
+
+_SHOWN = 500
+"""Characters of a bad answer that are shown to the model again: enough to see the fault, and never a second input."""
+
+
+def plain_json(text: str, schema: Mapping[str, Any], cut_off: bool) -> Any:
+    """Read a text that is JSON and nothing else.
+
+    Raises:
+        BadAnswer: it is not, or it was cut off.
+    """
+    if cut_off:
+        raise BadAnswer("the answer was cut off before its end")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise BadAnswer(f"the answer is not JSON: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class AskLimits:
+    """How a model is asked.
+
+    Attributes:
+        concurrency: calls under way at most.
+        call_seconds: what one call may take.
+        tries: how often a prompt is put to the model whose answers do not fit.
+        failures_to_open: calls in a row without an answer after which nobody calls, but a probe by and by.
+    """
+
+    concurrency: int = 32
+    call_seconds: float = 120.0
+    tries: int = 3
+    failures_to_open: int = 5
+
+    def __post_init__(self) -> None:
+        if min(self.concurrency, self.tries, self.failures_to_open) < 1 or not self.call_seconds > 0:
+            raise Misconfigured(
+                "chat_concurrency, chat_tries and the failures that open the breaker are 1 at least, and "
+                f"chat_call_seconds is more than 0; they are {self}"
+            )
+
+
+class Asker:
+    """One model's callers in this process. Thread-safe.
+
+    Args:
+        model: the model; closed with this.
+        limits: how it is asked.
+        budgets: of the tenants; nobody else's from now on.
+        metrics: where figures go.
+        decode: reads an answer's text.
+        clock: what `deadline`s are measured by.
+        random: draws from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        limits: AskLimits | None = None,
+        *,
+        budgets: TokenBudgets | None = None,
+        metrics: Metrics | None = None,
+        decode: Decode = plain_json,
+        clock: Clock | None = None,
+        random: Callable[[], float] = machine_random.random,
+    ) -> None:
+        self.model = model
+        self.limits = limits or AskLimits()
+        self.metrics: Metrics = metrics or NoMetrics()
+        self.decode = decode
+        self.clock: Clock = clock or MonotonicClock()
+        self._random = random
+        breaker = Breaker(self.limits.failures_to_open, random)
+        self._gate = ChatGate(model.name, self.limits.concurrency, breaker, budgets or TokenBudgets(), self.clock)
+
+    def for_task(
+        self,
+        user: User,
+        answers: Mapping[str, str],
+        on_call: Callable[[ModelCall], None],
+        deadline: float,
+    ) -> Ask:
+        """The model as one task asks it.
+
+        Args:
+            user: whose task it is: the calls are on its tenant's budget.
+            answers: texts that were taken before, by `Prompt.key`; they are not asked for again.
+            on_call: told once per prompt what it cost, also where it failed; what it raises ends the question.
+            deadline: on the asker's clock; no call begins after it or ends long after it.
+        """
+        return _TaskAsk(self, user, answers, on_call, deadline)
+
+    def barred(self) -> frozenset[str]:
+        """Tenants whose tokens are used up for now: their tasks are to be passed over."""
+        return self._gate.barred()
+
+    def room(self) -> int:
+        """How many calls could begin at once: 0 while the model is away, 1 when a probe is due."""
+        return self._gate.room()
+
+    def obstacle(self) -> str:
+        """What stands in the way of calls, for people; empty if nothing does."""
+        return self._gate.obstacle()
+
+    def wait_until_open(self, seconds: float) -> bool:
+        """Wait until calls may begin, a probe included, at most so long; return whether they may."""
+        return self._gate.wait_until_open(seconds)
+
+    def close(self) -> None:
+        """End; who waits and whose call is under way gets `ModelAway` at once."""
+        self._gate.close()
+        self.model.close()
+
+    def call(self, request: ChatRequest, prompt: str, deadline: float) -> ChatAnswer:
+        """Get one answer; a model that is away is asked again until the deadline.
+
+        Args:
+            request: what to ask.
+            prompt: its label in metrics.
+            deadline: on the asker's clock.
+
+        Raises:
+            ModelAway: it stayed away, the tenant's tokens are used up, or this was closed.
+            TooLong, Rejected, Refused: as `ChatModel.complete`.
+        """
+        failures = 0
+        while True:
+            permit = self._gate.enter(request.user.tenant, request.max_tokens, deadline)
+            try:
+                return self._admitted(request, prompt, deadline, permit)
+            except ModelAway as error:
+                failures += 1
+                # The gate keeps everyone out for as long as the server asks; this is for a failure of one's own.
+                if not self._gate.pause(pause_after(failures, self._random), deadline):
+                    raise error from None
+
+    def _admitted(self, request: ChatRequest, prompt: str, deadline: float, permit: Permit) -> ChatAnswer:
+        tenant, model = request.user.tenant, self.model.name
+        started = self.clock.now()
+        seconds = min(self.limits.call_seconds, deadline - started)
+        self.metrics.gauge("raygam_chat_under_way", self._gate.under_way, model=model)
+        try:
+            answer = self.model.complete(request, seconds)
+        except (ModelAway, Refused) as error:
+            # A call that had less time than a call may take says nothing about the model by running out of it.
+            short = seconds < self.limits.call_seconds and self.clock.now() - started >= seconds
+            self._gate.leave_away(permit, tenant, request.max_tokens, error, counts=not short)
+            self._counted(prompt, "away" if isinstance(error, ModelAway) else "refused", started)
+            raise
+        except Rejected:
+            self._gate.leave(permit, tenant, -request.max_tokens)
+            self._counted(prompt, "rejected", started)
+            raise
+        except BaseException as error:
+            self._gate.leave_away(permit, tenant, request.max_tokens, Exception(repr(error)), counts=False)
+            raise
+        self._gate.leave(permit, tenant, answer.prompt_tokens + answer.completion_tokens - request.max_tokens)
+        self._counted(prompt, "answered", started)
+        self.metrics.count("raygam_chat_tokens_total", answer.prompt_tokens, model=model, kind="prompt")
+        self.metrics.count("raygam_chat_tokens_total", answer.completion_tokens, model=model, kind="completion")
+        return answer
+
+    def _counted(self, prompt: str, outcome: str, started: float) -> None:
+        model = self.model.name
+        self.metrics.count("raygam_chat_calls_total", model=model, prompt=prompt, outcome=outcome)
+        self.metrics.observe("raygam_chat_seconds", self.clock.now() - started, model=model)
+        self.metrics.gauge("raygam_chat_under_way", self._gate.under_way, model=model)
+        self.metrics.gauge("raygam_chat_away", float(self._gate.is_away), model=model)
+
+
+class _TaskAsk:
+    """`Ask` of one task; its thread's alone."""
+
+    def __init__(
+        self,
+        asker: Asker,
+        user: User,
+        answers: Mapping[str, str],
+        on_call: Callable[[ModelCall], None],
+        deadline: float,
+    ) -> None:
+        self._asker = asker
+        self._user = user
+        self._answers = dict(answers)
+        self._on_call = on_call
+        self._deadline = deadline
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self._asker.model.name
+
+    @property
+    def context_tokens(self) -> int:
+        """Of the model."""
+        return self._asker.model.context_tokens
+
+    def count_tokens(self, text: str) -> int:
+        """By the model's tokenizer."""
+        return self._asker.model.count_tokens(text)
+
+    def __call__(self, prompt: Prompt[T]) -> T:
+        """Return what the model says, read by the prompt.
+
+        Raises:
+            BadAnswer: none of its answers fits.
+            ModelAway, TooLong, Rejected, Refused: as `Asker.call`.
+        """
+        key = prompt.key(self.model)
+        known = self._answers.get(key)
+        if known is not None:
+            try:
+                value = self._read(prompt, known, cut_off=False).value
+            except BadAnswer:
+                del self._answers[key]  # it was taken by another release; what it says now, the model must say
+            else:
+                self._count(prompt, "known")
+                self._on_call(ModelCall(key, self.model, prompt.label, 0, 0, 0, known))
+                return value
+        call = ModelCall(key, self.model, prompt.label, 0, 0, 0)
+        messages = prompt.messages
+        wrong = BadAnswer("it was not asked")
+        try:
+            for _ in range(self._asker.limits.tries):
+                answer = self._answer(prompt, messages)
+                call = replace(
+                    call,
+                    calls=call.calls + 1,
+                    prompt_tokens=call.prompt_tokens + answer.prompt_tokens,
+                    completion_tokens=call.completion_tokens + answer.completion_tokens,
+                )
+                try:
+                    reading = self._read(prompt, answer.text, answer.cut_off)
+                except BadAnswer as error:
+                    wrong = error
+                    self._count(prompt, "bad")
+                    messages = _corrected(prompt, answer, error)
+                    continue
+                call = replace(call, answer=answer.text, dropped=reading.dropped)
+                self._answers[key] = answer.text
+                self._count(prompt, "taken")
+                if reading.dropped:
+                    self._asker.metrics.count(
+                        "raygam_chat_dropped_items_total", reading.dropped, model=self.model, prompt=prompt.label
+                    )
+                return reading.value
+        finally:
+            if call.calls:
+                self._on_call(call)
+        raise BadAnswer(
+            f"{self.model} gave no answer that fits {prompt.label} in {call.calls} tries; the last time: {wrong}"
+        )
+
+    def _answer(self, prompt: Prompt[T], messages: tuple[Message, ...]) -> ChatAnswer:
+        def request(said: tuple[Message, ...]) -> ChatRequest:
+            return ChatRequest(said, prompt.schema, prompt.name, prompt.max_tokens, self._user)
+
+        try:
+            return self._asker.call(request(messages), prompt.label, self._deadline)
+        except TooLong:
+            if messages is prompt.messages:
+                raise
+            # The prompt filled the context; what was wrong with the last answer finds no room in it.
+            return self._asker.call(request(prompt.messages), prompt.label, self._deadline)
+
+    def _read(self, prompt: Prompt[T], text: str, cut_off: bool) -> Reading[T]:
+        return prompt.read(self._asker.decode(text, prompt.schema, cut_off))
+
+    def _count(self, prompt: Prompt[T], outcome: str) -> None:
+        self._asker.metrics.count("raygam_chat_answers_total", model=self.model, prompt=prompt.label, outcome=outcome)
+
+
+def _corrected(prompt: Prompt[T], answer: ChatAnswer, wrong: BadAnswer) -> tuple[Message, ...]:
+    """The prompt, the answer that did not fit, and what was wrong with it; some models want roles to alternate."""
+    said = answer.text.strip() or "(nothing)"
+    shown = said if len(said) <= _SHOWN else f"{said[:_SHOWN]} …"
+    asked = (
+        f"Your answer cannot be used: {wrong}. "
+        "Answer the question above again, from the beginning, with one JSON object that fits its schema and nothing else."
+    )
+    if answer.cut_off:
+        asked += " Be brief: the answer must end before its length runs out."
+    return (*prompt.messages, Message("assistant", shown), Message("user", asked))
