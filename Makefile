@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LLM_STAMP := $(VENV)/.installed-llm
 DEMO_STATE ?= demo-state
 PYTEST_ARGS ?=
 
@@ -10,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export HF_HUB_OFFLINE = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: install check format lint types imports test test-long demo clean
+.PHONY: install llm-cpu check format lint types imports test test-long demo clean
 
 install: $(STAMP)
 
@@ -22,6 +23,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[cpu,dev]"
 	@touch $(STAMP)
+
+# vLLM's CPU build: the list is whole, so that nothing is resolved, and what it imports is compiled by whoever imports it.
+llm-cpu: $(LLM_STAMP)
+
+$(LLM_STAMP): $(STAMP) requirements-llm-cpu.txt
+	$(BIN)/pip install --quiet --no-deps --no-compile -r requirements-llm-cpu.txt
+	@touch $(LLM_STAMP)
 
 check: format lint types imports
 
@@ -39,6 +47,11 @@ types: $(STAMP)
 
 imports: $(STAMP)
 	$(BIN)/lint-imports
+
+# The suite of vLLM needs it only where the run must not skip that suite.
+ifneq (,$(findstring llm,$(RAYGAM_TEST_REQUIRE)))
+test: $(LLM_STAMP)
+endif
 
 test: check
 	$(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RaySystemError, RayTaskError
+from ray.exceptions import (
+    ActorUnavailableError,
+    GetTimeoutError,
+    RayActorError,
+    RayError,
+    RaySystemError,
+    RayTaskError,
+)
 
 from ..memory.errors import Retryable
 from .spec import NAMESPACE
@@ -48,6 +56,12 @@ def result(reference: Any, timeout: float | None = None, what: str = "the call")
 def results(references: Sequence[Any], timeout: float | None = None, what: str = "the calls") -> list[Any]:
     """Wait for several calls; errors as in `result`."""
     return [result(reference, timeout, what) for reference in references]
+
+
+def give_up(reference: Any) -> None:
+    """Let a call of an async actor be cancelled; nobody waits for its answer any more."""
+    with contextlib.suppress(RayError):
+        ray.cancel(reference)
 
 
 def translated(error: BaseException, what: str) -> BaseException:

@@ -10,6 +10,8 @@ import socket
 import time
 from typing import Any
 
+from ..adapters.model_folder import LocalTokenizer, context_of, model_name
+from ..adapters.vllm_chat import VllmChat, VllmOptions
 from ..memory.errors import Misconfigured, RaygamError, Retryable
 from ..memory.ports import Store
 from ..pipeline import runtime
@@ -20,15 +22,18 @@ from ..pipeline.intake import Intake
 from ..pipeline.location import AnyState, located
 from ..pipeline.worker import Worker
 from . import calls
+from .chat_actor import ChatActor, ChatParts
 from .embedder_actor import EmbedderActor, RemoteEmbedder
 from .fleet import ActorKind
 from .guard import SupervisorGuard
 from .metrics import RayMetrics
 from .process import placed
+from .remote_chat import RemoteChat
 from .routes import Routes
 from .shard_actor import ShardActor
 from .spec import NAMESPACE, ClusterSpec
 from .supervisor import Supervisor
+from .together import end_together
 from .worker_actor import WorkerActor, WorkerParts
 
 
@@ -87,10 +92,49 @@ def remote_embedder(spec: ClusterSpec, routes: Routes, *, behind: bool = False) 
     return RemoteEmbedder(spec.facts.embedder, spec.facts.dimension, routes.embedders, count_tokens, behind=behind)
 
 
+def make_chat(name: str, spec: ClusterSpec) -> ChatParts:
+    """Build what a replica of the chat model holds."""
+    end_together()
+    settings = spec.settings
+    options = VllmOptions(
+        _vllm_model(settings),
+        settings.chat_context_tokens,
+        settings.vllm_max_num_seqs,
+        settings.chat_gpus,
+        settings.chat_temperature,
+        settings.chat_seed,
+        settings.chat_guided,
+        settings.vllm_options,
+    )
+    return ChatParts(VllmChat(options), settings.chat_start_seconds)
+
+
+def remote_chat(spec: ClusterSpec, routes: Routes) -> RemoteChat:
+    """The engine's chat model as its workers use it.
+
+    Raises:
+        Misconfigured: no model is named, or its tokenizer is not at hand.
+    """
+    model = _vllm_model(spec.settings)
+    return RemoteChat(
+        model_name(model),
+        context_of(model, spec.settings.chat_context_tokens),
+        LocalTokenizer(model).count,
+        routes.chats,
+    )
+
+
+def _vllm_model(settings: Settings) -> str:
+    if settings.vllm_model is None:
+        raise Misconfigured("no chat model for replicas is named; set vllm_model to a model's folder or name")
+    return settings.vllm_model
+
+
 KINDS = {
     "embedder": ActorKind(EmbedderActor, make_embedder, 64),
     "shard": ActorKind(ShardActor, make_host, 64),
     "worker": ActorKind(WorkerActor, make_worker, 4),
+    "chat": ActorKind(ChatActor, make_chat, 1024, anywhere=True, gpus=lambda settings: settings.chat_gpus),
 }
 
 
@@ -150,6 +194,7 @@ class Cluster:
                 shards=min(shards or settings.shards, facts.partitions),
                 workers=settings.workers if workers is None else workers,
                 embedders=settings.embedder_replicas,
+                chats=settings.chat_replicas if settings.vllm_model is not None else 0,
             )
             store = runtime.join_store(place, facts, spec.lock_name)
         except BaseException:

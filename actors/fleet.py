@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 
+from ..pipeline.config import Settings
 from . import calls, process
 from .process import Process
 from .spec import NAMESPACE, ActorName, ClusterSpec
@@ -17,6 +18,10 @@ from .spec import NAMESPACE, ActorName, ClusterSpec
 log = logging.getLogger("raygam.supervisor")
 CONTROL = "control"
 """The concurrency group of the supervisor's calls."""
+
+
+def _none(settings: Settings) -> float:
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +32,15 @@ class ActorKind:
         actor: the class, decorated late.
         make: builds what the actor holds, in the actor's process; gets the name and the spec.
         concurrency: calls served at a time.
+        anywhere: it does not use the state, so that any node may have it.
+        gpus: that each of them takes, or the share of one.
     """
 
     actor: type[Any]
     make: Callable[..., Any]
     concurrency: int
+    anywhere: bool = False
+    gpus: Callable[[Settings], float] = _none
 
 
 class Fleet:
@@ -75,8 +84,9 @@ class Fleet:
             max_task_retries=0,
             max_concurrency=kind.concurrency,
             num_cpus=0,
+            num_gpus=kind.gpus(self._spec.settings),
             # A state directory is on one node's disk. A database is reached from all.
-            scheduling_strategy=process.placed(self._spec.node),
+            scheduling_strategy=process.placed("" if kind.anywhere else self._spec.node),
         )
         self._handles[name] = remote.remote(kind.make, f"{name.place}:{name.incarnation}", self._spec)
         log.info("actor started", extra={"name_of": self.full(name)})

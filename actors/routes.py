@@ -25,10 +25,12 @@ class RouteTable:
     Attributes:
         shards: by partition.
         embedders: that live.
+        chats: replicas of the chat model that answer.
     """
 
     shards: dict[int, str] = field(default_factory=dict)
     embedders: tuple[str, ...] = ()
+    chats: tuple[str, ...] = ()
 
 
 class Routes:
@@ -57,7 +59,7 @@ class Routes:
             finally:
                 self._asked = time.monotonic()
             self._table = table
-            names = {*table.shards.values(), *table.embedders}
+            names = {*table.shards.values(), *table.embedders, *table.chats}
             self._handles = {name: handle for name, handle in self._handles.items() if name in names}
 
     def shard(self, partition: int) -> Any:
@@ -86,6 +88,11 @@ class Routes:
         """The handles of the embedder replicas."""
         self.refresh()
         return list(self._living(self._table.embedders).values())
+
+    def chats(self) -> dict[str, Any]:
+        """The handles of the chat model's replicas that answer, by full name."""
+        self.refresh()
+        return self._living(self._table.chats)
 
     def call(self, partition: int, ask: Callable[[Any], Any], seconds: float) -> Any:
         """Call a partition's shard; find it again while it moves, up to `seconds`.

@@ -25,6 +25,7 @@ class ClusterSpec:
         shards: shard actors.
         workers: worker actors.
         embedders: embedder replicas.
+        chats: replicas of the chat model.
     """
 
     state: StateLocation
@@ -35,6 +36,7 @@ class ClusterSpec:
     shards: int
     workers: int
     embedders: int
+    chats: int = 0
 
     @property
     def prefix(self) -> str:

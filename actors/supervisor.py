@@ -27,7 +27,7 @@ from .spec import ActorName, ClusterSpec
 from .watch import Watch
 
 log = logging.getLogger("raygam.supervisor")
-KINDS = ("embedder", "shard", "worker")
+KINDS = ("embedder", "shard", "worker", "chat")
 _COMMAND_SECONDS = 30.0
 _LAST_REPORT_SECONDS = 2.0
 _JUST_OPENED = 2**62
@@ -52,10 +52,11 @@ class Supervisor:
         settings = spec.settings
         self._spec = spec
         self._fleet = Fleet(spec, kinds)
-        self._watch = Watch(self._fleet, settings.ray_stuck_seconds, settings.ray_start_seconds)
+        start_seconds = {"chat": max(settings.chat_start_seconds, settings.ray_start_seconds)}
+        self._watch = Watch(self._fleet, settings.ray_stuck_seconds, settings.ray_start_seconds, start_seconds)
         self._metrics = make_metrics()
         self._term = time.time_ns() // 1000
-        self._counts = {"embedder": spec.embedders, "shard": spec.shards, "worker": spec.workers}
+        self._counts = dict(zip(KINDS, (spec.embedders, spec.shards, spec.workers, spec.chats), strict=True))
         self._wanted: dict[int, str] = {}
         self._has: dict[str, dict[int, int]] = {}  # per shard's place: partition -> epoch
         self._job: Job | None = None
@@ -83,19 +84,13 @@ class Supervisor:
         """Who has which partition now."""
         names = {name.place: self._fleet.full(name) for name in self._watch.of_kind("shard", "well", "silent")}
         owners = {partition: names[place] for partition, place in self._owners().items() if place in names}
-        return RouteTable(
-            owners, tuple(self._fleet.full(name) for name in self._watch.of_kind("embedder", "well", "silent"))
-        )
+        embedders, chats = self._watch.of_kind("embedder", "well", "silent"), self._watch.ready_chats()
+        return RouteTable(owners, tuple(map(self._fleet.full, embedders)), tuple(map(self._fleet.full, chats)))
 
     def progress(self) -> Progress:
         """How far the job is, and what stands in its way."""
         reports = [one.report for name, one in list(self._watch.actors.items()) if name.kind == "shard" and one.report]
-        obstacles = [self._trouble] if self._trouble else []
-        for name, one in list(self._watch.actors.items()):
-            if one.error:
-                obstacles.append(f"{name.place}: {one.error}")
-            elif name.kind == "worker" and one.report and one.report.obstacle:
-                obstacles.append(f"{name.place}: {one.report.obstacle}")
+        obstacles = [*([self._trouble] if self._trouble else []), *self._watch.obstacles()]
         return merged(
             self._spec.facts.partitions,
             self._job,
@@ -187,7 +182,7 @@ class Supervisor:
             self._watch.ask(self._fleet.living(), self._term, _LAST_REPORT_SECONDS)
             shards, workers = self._watch.answering("shard"), self._watch.answering("worker")
             self._wait([(name, self._fleet.control(name, "stop_reading", self._term)) for name in shards])
-            for names in (workers, shards):
+            for names in (workers, shards, self._watch.answering("chat")):
                 self._wait([(name, self._fleet.control(name, "close")) for name in names])
             for name in self._fleet.living():
                 watched = self._watch.actors.get(name)
@@ -262,7 +257,7 @@ class Supervisor:
         for name in mine:
             watched = self._watch.actors[name]
             outdated = name is not mine[-1]
-            if watched.verdict in ("dead", "stuck") or outdated:
+            if watched.verdict in ("dead", "stuck", "failed") or outdated:
                 cause = "outdated" if outdated else watched.verdict
                 log.warning("replacing", extra={"name_of": self._fleet.full(name), "cause": cause})
                 self._fleet.end(name, watched.process)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,7 +14,11 @@ from .fleet import Fleet
 from .process import Process
 from .spec import ActorName
 
-Verdict = Literal["well", "starting", "silent", "dead", "stuck"]
+Verdict = Literal["well", "starting", "silent", "dead", "stuck", "failed"]
+"""An actor has failed if it says of itself that it is to be replaced."""
+
+_PLACED_SECONDS = 30.0
+"""After it, an actor that has said nothing probably waits for resources."""
 
 
 @dataclass(slots=True)
@@ -49,12 +54,20 @@ class Watch:
         fleet: the actors.
         stuck_seconds: without an answer it counts as stuck.
         start_seconds: the same for one that has never answered.
+        start_seconds_of: that of kinds which differ: what needs a GPU may wait for one.
     """
 
-    def __init__(self, fleet: Fleet, stuck_seconds: float, start_seconds: float) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        stuck_seconds: float,
+        start_seconds: float,
+        start_seconds_of: Mapping[str, float] | None = None,
+    ) -> None:
         self._fleet = fleet
         self._stuck_seconds = stuck_seconds
         self._start_seconds = start_seconds
+        self._start_seconds_of = start_seconds_of or {}
         self.actors: dict[ActorName, Watched] = {}
 
     def ask(self, names: list[ActorName], term: int, seconds: float) -> None:
@@ -75,9 +88,9 @@ class Watch:
         done: set[Any] = set()
         if waiting:
             done = set(ray.wait(waiting, num_returns=len(waiting), timeout=seconds)[0])
-        for one in self.actors.values():
+        for name, one in self.actors.items():
             if one.verdict != "dead":
-                self._judge(one, done)
+                self._judge(one, done, self._start_seconds_of.get(name.kind, self._start_seconds))
 
     def of_kind(self, kind: str, *verdicts: Verdict) -> list[ActorName]:
         """The actors of a kind with these verdicts, the newest incarnation of a slot only."""
@@ -98,7 +111,24 @@ class Watch:
                 found.append(name)
         return found
 
-    def _judge(self, one: Watched, done: set[Any]) -> None:
+    def ready_chats(self) -> list[ActorName]:
+        """The replicas of the chat model that have loaded it."""
+        names = self.of_kind("chat", "well", "silent")
+        return [name for name in names if (report := self.actors[name].report) is not None and report.ready]
+
+    def obstacles(self) -> list[str]:
+        """What stands in the way, by who says so."""
+        found = []
+        for name, one in list(self.actors.items()):
+            if one.error:
+                found.append(f"{name.place}: {one.error}")
+            elif name.kind == "worker" and one.report and one.report.obstacle:
+                found.append(f"{name.place}: {one.report.obstacle}")
+            elif name.kind == "chat" and one.report is None and time.monotonic() - one.started > _PLACED_SECONDS:
+                found.append(f"{name.place}: Ray has not started it yet; is a GPU free, as setting chat_gpus asks for?")
+        return found
+
+    def _judge(self, one: Watched, done: set[Any], start_seconds: float) -> None:
         now = time.monotonic()
         if one.pending_process in done:
             try:
@@ -110,7 +140,9 @@ class Watch:
             reference, one.pending = one.pending, None
             try:
                 one.report = calls.result(reference, 1, "asking for a report")
-                one.answered, one.verdict, one.error = now, "well", ""
+                one.answered, one.verdict, one.error = now, "well", getattr(one.report, "failure", "")
+                if getattr(one.report, "over", False):
+                    one.verdict = "failed"
             except calls.Dead:
                 one.verdict = "dead"
             except calls.Unreachable:
@@ -120,6 +152,6 @@ class Watch:
                 one.answered, one.verdict = now, "silent"
             return
         since = one.answered if one.answered is not None else one.started
-        limit = self._stuck_seconds if one.answered is not None else self._start_seconds
+        limit = self._stuck_seconds if one.answered is not None else start_seconds
         if now - since > limit:
             one.verdict = "stuck"
