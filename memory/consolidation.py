@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .identity import topic_id
-from .model import Cut, Event, Origin, ResolvedDate, Topic, TopicRelation
+from .model import Cut, Event, EventRelation, Origin, ResolvedDate, Topic, TopicRelation
 from .ports import BoundaryDetector, RelationScorer, Summarizer
-from .proposal import Candidate, Proposal, ProposedEpisode, ProposedTopic, SegmentNotes
+from .proposal import Candidate, Proposal, ProposedEpisode, ProposedTopic, ScoredRelation, SegmentNotes
 from .relations import CANDIDATES, RELATION_THRESHOLD, event_relations, superseded
 from .writes import TaskRow
 
@@ -140,13 +140,24 @@ def draft(segment: Segment, summarizer: Summarizer) -> Draft | None:
     Recalled text stays in the episode and is given to no summarizer: memory that is
     read back aloud is not new memory.
     """
-    recalled = Origin.RECALLED
-    said = [at for at, event in enumerate(segment.events) if event.origin != recalled]
+    said = said_places(segment.events)
     if not said:
         return None
     whole = len(said) == len(segment.events)
     events = segment.events if whole else [segment.events[at] for at in said]
     notes = summarizer.notes(events, segment.vectors if whole else segment.vectors[said])
+    return draft_of(segment, said, notes, summarizer.name)
+
+
+def said_places(events: Sequence[Event]) -> list[int]:
+    """Where the events stand that are new, not memory read back aloud."""
+    recalled = Origin.RECALLED
+    return [at for at, event in enumerate(events) if event.origin != recalled]
+
+
+def draft_of(segment: Segment, said: Sequence[int], notes: SegmentNotes, model: str) -> Draft:
+    """The draft of a segment whose events at the places `said` have these notes, written by `model`."""
+    events = [segment.events[at] for at in said]
     times = [event.time_us for event in events]
     return Draft(
         notes=notes,
@@ -155,7 +166,7 @@ def draft(segment: Segment, summarizer: Summarizer) -> Draft | None:
         texts=tuple([(event.speaker, event.text) for event in events]),
         first_us=min(times),
         last_us=max(times),
-        model=summarizer.name,
+        model=model,
     )
 
 
@@ -193,25 +204,100 @@ def propose(
         scorer: judges each new topic against its nearest; topics of this proposal that
             come earlier are candidates too.
     """
+    compared = comparisons(task, drafts, topic_vectors, known)
+    judged = [scorer.relations(each.topic, each.candidates) for each in compared]
+    return assemble(task, token, segments, drafts, topic_vectors, known, compared, judged)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A new topic and the topics that it is judged against, the most alike first."""
+
+    topic: Candidate
+    candidates: Sequence[Candidate]
+
+
+def comparisons(
+    task: TaskRow, drafts: Sequence[Draft | None], topic_vectors: Vectors, known: KnownTopics
+) -> list[Comparison]:
+    """What each new topic is compared with: at most `CANDIDATES` topics, stored or made before it by the same task.
+
+    Args:
+        task: the task.
+        drafts: one per segment; those that are None make no topic.
+        topic_vectors: as in `propose`.
+        known: the user's topics as stored.
+    """
     to_known = topic_vectors @ known.vectors.T if len(known.topics) else np.zeros((len(topic_vectors), 0), np.float32)
     to_new = topic_vectors @ topic_vectors.T
-    past = {topic.id for topic in known.topics if topic.superseded_by is not None}
     made: list[Candidate] = []
-    episodes: list[ProposedEpisode] = []
-    for ordinal, (segment, drafted) in enumerate(zip(segments, drafts, strict=True)):
-        topic = None
+    found: list[Comparison] = []
+    for ordinal, drafted in enumerate(drafts):
         if drafted is not None:
             row = len(made)
             new = _new(topic_id(task.id, ordinal), drafted)
             similar = np.concatenate((to_known[row], to_new[row, :row]))
-            topic = _topic(drafted, new, topic_vectors[row], _nearest(known.topics, made, similar), past, scorer)
-            past.update(topic.supersedes)
+            found.append(Comparison(new, _nearest(known.topics, made, similar)))
             made.append(new)
-        episodes.append(_episode(segment, drafted, topic))
-    return Proposal(task.id, token, tuple(episodes))
+    return found
 
 
-def _episode(segment: Segment, drafted: Draft | None, topic: ProposedTopic | None) -> ProposedEpisode:
+def assemble(
+    task: TaskRow,
+    token: str,
+    segments: Sequence[Segment],
+    drafts: Sequence[Draft | None],
+    topic_vectors: Vectors,
+    known: KnownTopics,
+    compared: Sequence[Comparison],
+    judged: Sequence[Sequence[ScoredRelation]],
+    edges: Sequence[EventRelation] = (),
+) -> Proposal:
+    """Return the proposal that judgements make: what is kept of them, which way it runs, what becomes past.
+
+    Args:
+        task: the task.
+        token: the lease under which it is submitted.
+        segments: what `split` returned.
+        drafts: one per segment.
+        topic_vectors: one row per draft that is not None.
+        known: the user's topics as stored.
+        compared: what `comparisons` returned.
+        judged: the relations of each of these, at most one per candidate.
+        edges: between events, one of them of these segments at least. Inside a segment they are its episode's,
+            else the proposal's links.
+    """
+    past = {topic.id for topic in known.topics if topic.superseded_by is not None}
+    topics = zip(compared, judged, topic_vectors, strict=True)
+    inside, links = _placed(segments, edges)
+    episodes: list[ProposedEpisode] = []
+    for segment, drafted, own in zip(segments, drafts, inside, strict=True):
+        topic = None
+        if drafted is not None:
+            comparison, relations, vector = next(topics)
+            topic = _topic(drafted, comparison, vector, past, relations)
+            past.update(topic.supersedes)
+        episodes.append(_episode(segment, drafted, topic, own))
+    return Proposal(task.id, token, tuple(episodes), links)
+
+
+def _placed(
+    segments: Sequence[Segment], edges: Sequence[EventRelation]
+) -> tuple[list[list[EventRelation]], tuple[EventRelation, ...]]:
+    """The strong enough edges inside each segment, and those that reach beyond one."""
+    place = {event.seq: at for at, segment in enumerate(segments) for event in segment.events}
+    inside: list[list[EventRelation]] = [[] for _ in segments]
+    links: list[EventRelation] = []
+    for edge in edges:
+        if edge.weight >= RELATION_THRESHOLD:
+            source, target = place.get(edge.source_seq), place.get(edge.target_seq)
+            (inside[source] if source is not None and source == target else links).append(edge)
+    return inside, tuple(links)
+
+
+def _episode(
+    segment: Segment, drafted: Draft | None, topic: ProposedTopic | None, edges: Sequence[EventRelation]
+) -> ProposedEpisode:
     count = len(segment.events)
     return ProposedEpisode(
         seqs=tuple(event.seq for event in segment.events),
@@ -221,27 +307,23 @@ def _episode(segment: Segment, drafted: Draft | None, topic: ProposedTopic | Non
         topic=topic,
         event_dates=drafted.event_dates if drafted else ((),) * count,
         event_entities=drafted.event_entities if drafted else ((),) * count,
-        relations=event_relations(segment.events, segment.vectors),
+        relations=(*event_relations(segment.events, segment.vectors), *edges),
     )
 
 
 def _topic(
-    drafted: Draft,
-    new: Candidate,
-    vector: Vectors,
-    candidates: Sequence[Candidate],
-    past: Set[str],
-    scorer: RelationScorer,
+    drafted: Draft, compared: Comparison, vector: Vectors, past: Set[str], judged: Sequence[ScoredRelation]
 ) -> ProposedTopic:
-    """Judge a new topic against its candidates; relations run from the newer topic to the older by event time.
+    """A new topic with the relations that were judged; they run from the newer topic to the older by event time.
 
     `past` are topics that are superseded already: what made them so stays named.
     """
-    by_id = {candidate.topic_id: candidate for candidate in candidates}
+    new = compared.topic
+    by_id = {candidate.topic_id: candidate for candidate in compared.candidates}
     relations: list[TopicRelation] = []
     supersedes: list[str] = []
     later: list[Candidate] = []
-    for scored in scorer.relations(new, candidates):
+    for scored in judged:
         other = by_id[scored.topic_id]
         if scored.confidence < RELATION_THRESHOLD:
             continue
