@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from pydantic import SecretStr
+
 from ..memory.errors import ModelAway, RaygamError, Refused, Rejected, TooLong
 from .chat_http import Reply
 
@@ -55,12 +57,12 @@ class Endpoint:
 
     url: str
     model: str
-    secret: str | None
+    secret: SecretStr | None
 
     def said(self, text: str) -> str:
         """A server's words as they may be shown: on one line, not too many, without the key."""
-        if self.secret:
-            text = text.replace(self.secret, "***")
+        if self.secret and self.secret.get_secret_value():
+            text = text.replace(self.secret.get_secret_value(), "***")
         text = " ".join(text.split())
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
 

@@ -85,7 +85,7 @@ class OpenAIChat:
             raise Misconfigured("chat_model is empty; give the name that the server lists (GET /v1/models)")
         self._http = ChatHttp(url, api_key, connections, ca_file)
         self._model = model
-        self._endpoint = Endpoint(self._http.url, model, api_key.get_secret_value() if api_key else None)
+        self._endpoint = Endpoint(self._http.url, model, api_key)
         self._options: dict[str, Any] = {"temperature": temperature, "seed": seed}
         self._guided = guided
         self._limit_key = "max_tokens"
