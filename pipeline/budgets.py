@@ -38,7 +38,7 @@ class TokenBudgets:
         per_minute = self._per_minute(tenant)
         if per_minute is None:
             return
-        self._levels[tenant] = (min(self._level(tenant, per_minute, now) - tokens, per_minute), now)
+        self._levels[tenant] = (self._level(tenant, per_minute, now) - tokens, now)
 
     def wait_seconds(self, tenant: str, now: float) -> float:
         """How long the tenant's calls have to wait; 0 if one may begin."""
