@@ -226,7 +226,7 @@ def _document(partition: int, task: TaskRow) -> dict[str, Any]:
 
 
 def _table(found: Sequence[dict[str, Any]], total: int) -> Table:
-    """One row a task; the id whole, to be named by."""
+    """One row a task; as much of its id as tells it from others."""
     table = Table(title=f"{total} tasks", title_justify="left")
     table.add_column("id", no_wrap=True)
     table.add_column("user", overflow="fold")
@@ -238,7 +238,7 @@ def _table(found: Sequence[dict[str, Any]], total: int) -> Table:
     for task in found:
         tenant = "" if task["tenant"] == DEFAULT_TENANT else f" (tenant {task['tenant']})"
         table.add_row(
-            task["id"],
+            task["id"][:12],
             escape(task["user_id"] + tenant),
             task["trigger"],
             task["status"] + (" by a person" if task["parked_by_person"] else ""),

@@ -155,6 +155,8 @@ def test_an_unfinished_last_line_waits(tmp_path: Path) -> None:
         (["search", "u", "q", "--state", "nowhere"], 2, "no state at nowhere"),
         (["show", "u", "--state", "nowhere"], 2, "no state at nowhere"),
         (["dead-letters", "--state", "nowhere"], 2, "no state at nowhere"),
+        (["tasks", "list", "--state", "nowhere"], 2, "no state at nowhere"),
+        (["tasks", "retry", "--state", "nowhere"], 2, "--all"),
         (["search", "u", "q"], 2, "--state"),
         (["run", "x.jsonl", "--state", "s", "--flag"], 2, "--flag"),
         (["nonsense"], 2, "nonsense"),
@@ -282,6 +284,23 @@ def test_reading_beside_a_writer(tmp_path: Path) -> None:
         assert found(state, "number1") == ["m1"]
         memory.add([json.loads(line(2))])
         assert sorted(found(state, "fact")) == ["m1", "m2"]
+
+
+def test_tasks_are_listed_parked_and_retried(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with Memory(state, embedder="stub", partitions=1, workers=0) as memory:
+        memory.add([json.loads(line(1, user_id="[/b]"))])
+        memory._engine.flush()
+        (task,) = as_json("tasks", "list", "--state", state)["tasks"]  # beside a writer
+        assert "where no engine runs" in raygam("tasks", "park", task["id"], "--state", state, code=2)[1]
+    assert (task["status"], task["trigger"], task["turns"], task["reason"]) == ("open", "flush", 1, None)
+    parked = as_json("tasks", "park", task["id"][:6], "--state", state, "--reason", "looked [into]")
+    assert parked["parked"] == [task["id"]]
+    shown = raygam("tasks", "list", "--state", state, "--status", "parked")[0]
+    assert "1 tasks" in shown
+    assert "[/b]" in shown
+    assert "1 tasks are open again" in raygam("tasks", "retry", "--all", "--state", state)[0]
+    assert as_json("tasks", "list", "--state", state, "--status", "open")["total"] == 1
 
 
 def test_a_bad_turn_refuses_the_whole_call(tmp_path: Path) -> None:

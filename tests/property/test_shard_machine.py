@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ from raygam.adapters.postgres_store import PostgresStore
 from raygam.adapters.schema import METADATA
 from raygam.adapters.sqlite_store import SqliteStore
 from raygam.adapters.stub_embedder import StubEmbedder
+from raygam.memory.chat import ModelCall
 from raygam.memory.errors import Fenced, LeaseLost, Retryable
 from raygam.memory.identity import letter_id
 from raygam.memory.model import Cut, Event, User
@@ -184,7 +186,7 @@ class ReferenceUser:
 
 
 class ShardMachine(RuleBasedStateMachine):
-    """Ingest, claim, submit, fail, expire, crash and fence, in any order."""
+    """Ingest, claim, submit, fail, park, release, remember, expire, crash and fence, in any order."""
 
     @initialize()
     def open(self) -> None:
@@ -203,6 +205,8 @@ class ShardMachine(RuleBasedStateMachine):
         self.letters: list[str] = []
         self.told: dict[str, int] = {}
         self.leases: list[LeasedTask] = []
+        self.said: dict[str, dict[str, str]] = {}
+        self.asked: Counter[User] = Counter()
         self.clock = 0
 
     def make_store(self) -> Store:
@@ -311,18 +315,34 @@ class ShardMachine(RuleBasedStateMachine):
         self.leases.extend(self.shard.claim(2))
 
     @precondition(lambda self: self.leases)
-    @rule(fails=st.booleans())
-    def late_submit(self, fails: bool) -> None:
+    @rule(how=st.sampled_from(["submits", "fails", "parks", "releases", "remembers"]))
+    def late_submit(self, how: str) -> None:
         """A worker that held a lease comes back; whether it still counts is the shard's to say."""
         lease = self.leases.pop(0)
-        if fails:
-            try:
-                self.shard.fail(lease.task.id, lease.token, "worker broke")
-            except LeaseLost:
-                return
+        held = (lease.task.id, lease.token)
+        if how in ("fails", "parks"):
+            with contextlib.suppress(LeaseLost):
+                self.shard.fail(*held, "worker broke", parks=how == "parks")
+        elif how == "releases":
+            with contextlib.suppress(LeaseLost):
+                self.shard.release(*held, "the model is away")
+        elif how == "remembers":
+            with contextlib.suppress(LeaseLost):
+                self.shard.remember(*held, [ModelCall("key", "model", "prompt/1", 1, 0, 0, f"{self.now}")])
+                self.asked[lease.task.user] += 1
+                self.said[lease.task.id] = {"key": f"{self.now}"}
+                self.leases.append(lease)
         elif lease.lease_until_us <= self.now:
             (outcome,) = self.shard.submit([Proposal(lease.task.id, lease.token, ())])
             assert isinstance(outcome, LeaseLost)
+
+    @invariant()
+    def what_a_model_said_is_there_while_it_may_be_needed(self) -> None:
+        if hasattr(self, "users"):
+            unfinished = {task.id for task in self.reader.tasks()}
+            said = {task: answers for task, answers in self.said.items() if task in unfinished}
+            assert self.reader.answers(list(self.said)) == said
+            assert {used.user: used.calls for used in self.reader.model_usage()} == self.asked
 
     @rule()
     def time_passes(self) -> None:
@@ -362,7 +382,7 @@ class ShardMachine(RuleBasedStateMachine):
         if not hasattr(self, "users"):
             return
         try:
-            self.now += 61_000_000
+            self.reopen()  # what is parked is opened again
             while self.worker.work(self.shard, self.reader).applied:
                 pass
             assert self.shard.task_counts() == (0, 0)

@@ -75,3 +75,31 @@ def test_leases_of_an_earlier_epoch_count_as_open() -> None:
     queue = TaskQueue([replace(task("a"), status=TaskStatus.LEASED, attempts=3)])
     (chosen,) = queue.claimable(1)
     assert (chosen.status, chosen.attempts) == (TaskStatus.OPEN, 3)
+
+
+def test_barred_tenants_are_passed_over_and_keep_their_places() -> None:
+    tasks = [replace(task(name), user=User(tenant, name)) for tenant, name in ("xa", "yb", "xc", "zd")]
+    queue = TaskQueue(tasks)
+    assert [chosen.id for chosen in queue.claimable(1, frozenset("x"))] == ["b"]
+    assert [chosen.id for chosen in queue.claimable(9, frozenset("xy"))] == ["d"]
+    assert queue.claimable(9, frozenset("xyz")) == []
+    assert [chosen.id for chosen in queue.claimable(3)] == ["a", "b", "c"]
+
+
+def test_users_take_turns() -> None:
+    queue = TaskQueue([task(f"{user}{at}", user, position=at) for user in "ab" for at in (1, 2)])
+    taken = []
+    for _ in range(3):
+        leased = lease(queue)
+        taken.append(leased.task.id)
+        queue.give_back(replace(leased.task, attempts=0), "nobody could do it", parks=False)
+    assert taken == ["a1", "b1", "a1"]
+    assert [chosen.attempts for chosen in queue.claimable(2)] == [0, 0]
+
+
+def test_whom_the_next_opening_tries_again() -> None:
+    failed, held = (replace(task(name, name), status=TaskStatus.PARKED, attempts=5) for name in "ab")
+    held = replace(held, parked_by_person=True)
+    queue = TaskQueue([failed, held, task("c", "c")])
+    assert queue.parked_by_failure() == [failed]
+    assert [chosen.id for chosen in queue.claimable(9)] == ["c"]
