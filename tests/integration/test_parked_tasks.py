@@ -12,6 +12,8 @@ from raygam.memory.chat import ModelCall
 from raygam.memory.errors import LeaseLost
 from raygam.memory.writes import LeasedTask
 from raygam.pipeline.cli_tasks import Wanted, listed, parked, retried
+from raygam.pipeline.runtime import open_made
+from raygam.pipeline.shard import Shard, ShardSettings
 
 SETTINGS: dict[str, Any] = {"embedder": "stub", "workers": 0, "partitions": 2}
 EVERY = Wanted()
@@ -138,3 +140,32 @@ def test_what_a_model_said_is_there_for_who_thinks_the_task_again(state: Path) -
         assert [(used.user.user_id, used.calls, used.prompt_tokens) for used in reader.model_usage()] == [
             ("ana", 2, 900)
         ]
+
+
+def test_a_released_task_has_all_its_attempts_left(state: Path) -> None:
+    with Memory(state, **SETTINGS, max_attempts=2) as memory:
+        for _ in range(3):
+            shard, lease = claim(memory, "ana")
+            shard.release(lease.task.id, lease.token, "the model is away")
+        for attempts, status in ((1, "open"), (2, "parked")):
+            shard, lease = claim(memory, "ana")
+            shard.fail(lease.task.id, lease.token, "broke")
+            assert left(state, user="ana") == [("ana", "default", status, False, attempts)]
+
+
+def test_a_lease_that_ran_out_is_no_lease(state: Path) -> None:
+    now = 0
+    store = open_made(state)
+    (at,) = {task["partition"] for task in listed(state, Wanted(user="ana", tenant="other"), 9)["tasks"]}
+    shard = Shard(store.writer(at), ShardSettings(lease_seconds=60), lambda: now)
+    (lease, *_) = shard.claim(9)
+    held = (lease.task.id, lease.token)
+    now = 59_999_999
+    shard.remember(*held, [ModelCall("key", "model", "segments/1", 1, 10, 1, "{}")])
+    now = 60_000_000
+    with pytest.raises(LeaseLost, match=lease.task.id):
+        shard.remember(*held, [])
+    with pytest.raises(LeaseLost, match=lease.task.id):
+        shard.release(*held, "away")
+    assert store.reader(at).answers([lease.task.id]) == {lease.task.id: {"key": "{}"}}
+    store.close()

@@ -326,9 +326,11 @@ class ShardMachine(RuleBasedStateMachine):
         elif how == "releases":
             with contextlib.suppress(LeaseLost):
                 self.shard.release(*held, "the model is away")
+                assert lease.lease_until_us > self.now
         elif how == "remembers":
             with contextlib.suppress(LeaseLost):
                 self.shard.remember(*held, [ModelCall("key", "model", "prompt/1", 1, 0, 0, f"{self.now}")])
+                assert lease.lease_until_us > self.now
                 self.asked[lease.task.user] += 1
                 self.said[lease.task.id] = {"key": f"{self.now}"}
                 self.leases.append(lease)
