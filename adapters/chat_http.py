@@ -175,7 +175,7 @@ class ChatHttp:
             )
         if isinstance(error, TimeoutError):
             return ModelAway(
-                f"the chat model at {self.url} gave no whole answer within {seconds:.0f} s (chat_call_seconds)"
+                f"the chat model at {self.url} gave no whole answer within {seconds:.0f} s (chat_timeout_seconds)"
             )
         return ModelAway(f"{self.url} ended the connection before its answer was whole ({_reason(error)})")
 
@@ -199,7 +199,7 @@ def checked_url(url: str) -> str:
         )
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise Misconfigured(
-            "chat_url holds a user, a password or a query; leave them out and give what identifies you as chat_api_key"
+            "chat_url holds a user, a password or a query; leave them out and give what identifies you as chat_key"
         )
     return url
 

@@ -56,7 +56,7 @@ class Endpoint:
     """
 
     url: str
-    model: str
+    model: str | None
     secret: SecretStr | None
 
     def said(self, text: str) -> str:
@@ -131,20 +131,21 @@ def _meaning(status: int, document: Any, reply: Reply, endpoint: Endpoint, now: 
         busy = "has too much to do" if status in (429, 503) else "fails"
         return ModelAway(f"the chat model {busy}; {where}", retry_after_seconds(reply.headers, now))
     if status in (401, 403):
-        return Refused(f"{where}. It does not take us by this key: check chat_api_key (or chat_api_key_file)")
+        return Refused(f"{where}. It does not take us by this key: check chat_key (or chat_key_file)")
     if status in (404, 405):
+        model = repr(endpoint.model) if endpoint.model else "of the name that it lists"
         return Refused(
-            f"{where}. Either it has no model {endpoint.model!r} (chat_model), or its API is elsewhere (chat_url, "
+            f"{where}. Either it has no model {model} (chat_model), or its API is elsewhere (chat_url, "
             "with the /v1 at the end)"
         )
     if 300 <= status < 400:
         to = endpoint.said(reply.headers.get("location", "elsewhere"))
         return Refused(f"{endpoint.url} says {status}: it is at {to} now; set chat_url to that")
     if status == 413 or (status in (400, 422) and _TOO_LONG.search(f"{_code(document)} {said}")):
-        return TooLong(f"{where}. The request does not fit {endpoint.model}'s context; check chat_context_tokens")
+        return TooLong(f"{where}. The request does not fit the model's context; check chat_context_tokens")
     return Rejected(
-        f"{where}. It takes no such request; where it is about response_format, set chat_guided to object or none, "
-        "where it is about temperature or seed, leave chat_temperature or chat_seed out"
+        f"{where}. It takes no such request; if it is about response_format or the schema, set chat_guided to false, "
+        "if about temperature or seed, set chat_temperature or chat_seed to what it takes"
     )
 
 

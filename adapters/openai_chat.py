@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import SecretStr
 
@@ -20,9 +20,6 @@ from ..memory.errors import Misconfigured, ModelAway, Refused, Rejected
 from .chat_http import ChatHttp, Reply
 from .chat_replies import Endpoint, read_completion, read_document
 from .token_counts import BytesCounter, FileCounter, ServerCounter, TokenCounter, counted
-
-Guidance = Literal["schema", "object", "none"]
-"""How the server is asked to keep to a form: to the schema, to any JSON object, or not at all."""
 
 DEFAULT_CONTEXT_TOKENS = 8192
 """Where neither a setting nor the server says it. Counted in bytes (`token_counts`), 8,192 are some 2,500 tokens of
@@ -51,12 +48,12 @@ class OpenAIChat:
 
     Args:
         url: where the API is, with its /v1 ("http://127.0.0.1:8000/v1").
-        model: the name that the server knows it by.
+        model: the name that the server knows it by; None for the only one that it lists.
         api_key: a bearer's token; never shown, in no message and no log.
         context_tokens: of a request and its answer together; None asks the server.
         temperature: None leaves it to the server.
         seed: likewise.
-        guided: how the server is asked to keep to the schema.
+        guided: whether the server is asked to decode along the schema (`response_format`).
         connections: at most.
         ca_file: a certificate (PEM) to trust beside the system's.
         tokenizer: a `tokenizer.json`, or the folder of one; None asks the server, else counts bytes.
@@ -69,19 +66,19 @@ class OpenAIChat:
     def __init__(
         self,
         url: str,
-        model: str,
+        model: str | None,
         *,
         api_key: SecretStr | None = None,
         context_tokens: int | None = None,
         temperature: float | None = 0.0,
         seed: int | None = None,
-        guided: Guidance = "schema",
+        guided: bool = True,
         connections: int = 64,
         ca_file: Path | None = None,
         tokenizer: Path | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        if not model:
+        if model == "":
             raise Misconfigured("chat_model is empty; give the name that the server lists (GET /v1/models)")
         self._http = ChatHttp(url, api_key, connections, ca_file)
         self._model = model
@@ -99,7 +96,15 @@ class OpenAIChat:
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """As set, or as the server lists it.
+
+        Raises:
+            ModelAway, Refused: the server is asked, and does not answer, not to us, or with several.
+        """
+        if self._model is None:
+            with self._asking:
+                if self._model is None:
+                    self._model = _only(self._listed(), self._endpoint)
         return self._model
 
     @property
@@ -109,10 +114,11 @@ class OpenAIChat:
         Raises:
             ModelAway, Refused: the server is asked and does not answer, or not to us.
         """
+        model = self.name
         if self._context_tokens is None:
             with self._asking:
                 if self._context_tokens is None:
-                    found = _context_of(self._listed(), self._model)
+                    found = _context_of(self._listed(), model)
                     self._context_tokens = found or DEFAULT_CONTEXT_TOKENS
         return self._context_tokens
 
@@ -158,7 +164,7 @@ class OpenAIChat:
         """
         listed = self._listed()
         names = tuple(str(entry.get("id")) for entry in listed)
-        return Served(names, _context_of(listed, self._model), self._counting().means)
+        return Served(names, _context_of(listed, self.name), self._counting().means)
 
     def close(self) -> None:
         """End; calls under way raise `ModelAway` at once."""
@@ -166,16 +172,14 @@ class OpenAIChat:
 
     def _asked(self, request: ChatRequest, limit_key: str, seconds: float) -> Any:
         document: dict[str, Any] = {
-            "model": self._model,
+            "model": self.name,
             "messages": [{"role": message.role, "content": message.text} for message in request.messages],
             limit_key: request.max_tokens,
             **{name: value for name, value in self._options.items() if value is not None},
         }
-        if self._guided == "schema":
+        if self._guided:
             form = {"name": request.schema_name, "schema": request.schema, "strict": True}
             document["response_format"] = {"type": "json_schema", "json_schema": form}
-        elif self._guided == "object":
-            document["response_format"] = {"type": "json_object"}
         reply = self._http.post(f"{self._http.url}/chat/completions", document, seconds)
         return read_completion(reply, self._endpoint, self._now())
 
@@ -188,11 +192,12 @@ class OpenAIChat:
         return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
     def _counting(self) -> TokenCounter:
+        model = self.name
         if self._counter is None:
             with self._asking:
                 if self._counter is None:
                     root = self._http.url.removesuffix("/v1")
-                    asked = ServerCounter(self._http, f"{root}/tokenize", self._model, self._count_in)
+                    asked = ServerCounter(self._http, f"{root}/tokenize", model, self._count_in)
                     has_one = self._has_tokenizer(asked.ask("one"))
                     self._counter = asked if has_one else BytesCounter()
         return self._counter
@@ -220,6 +225,14 @@ class OpenAIChat:
             return self.count_tokens(text)
         except (ModelAway, Refused, Rejected):
             return BytesCounter().count(text)
+
+
+def _only(listed: list[Mapping[str, Any]], endpoint: Endpoint) -> str:
+    names = [str(entry["id"]) for entry in listed if entry.get("id")]
+    if len(names) != 1:
+        some = f"{', '.join(names[:5])}{', …' if len(names) > 5 else ''}" if names else "none"
+        raise Refused(f"{endpoint.url} lists {len(names)} models ({endpoint.said(some)}); name one as chat_model")
+    return names[0]
 
 
 def _context_of(listed: list[Mapping[str, Any]], model: str) -> int | None:

@@ -17,7 +17,7 @@ import struct
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -76,6 +76,7 @@ class ScriptedModel:
     Args:
         port: to listen on; 0 for a free one, kept from then on.
         name: of the model.
+        names: that it lists; None for `name` alone.
         key: a bearer's token that it asks for.
         context_tokens: request and answer together; more is answered as vLLM does.
         says_context: whether its list of models tells that.
@@ -89,6 +90,7 @@ class ScriptedModel:
         *,
         port: int = 0,
         name: str = NAME,
+        names: Sequence[str] | None = None,
         key: str | None = None,
         context_tokens: int = 8192,
         says_context: bool = True,
@@ -97,6 +99,7 @@ class ScriptedModel:
         judge: Callable[[Any, Any], Any] = judged,
     ) -> None:
         self.name = name
+        self.names = [name] if names is None else names
         self.key = key
         self.context_tokens = context_tokens
         self.says_context = says_context
@@ -234,10 +237,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path != "/v1/models":
             self._reply(404, {"detail": "Not Found"})
         elif self._welcome():
-            entry: dict[str, Any] = {"id": model.name, "object": "model"}
-            self._reply(
-                200, {"data": [entry | ({"max_model_len": model.context_tokens} if model.says_context else {})]}
-            )
+            more = {"max_model_len": model.context_tokens} if model.says_context else {}
+            self._reply(200, {"data": [{"id": name, "object": "model", **more} for name in model.names]})
 
     def do_POST(self) -> None:
         model = self.server.model

@@ -6,15 +6,15 @@ question is and what its answer means is the domain's (`memory.chat.Prompt`).
 
 from __future__ import annotations
 
-import json
 import random as machine_random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..memory.chat import ChatAnswer, ChatRequest, Message, ModelCall, Prompt, Reading
 from ..memory.errors import BadAnswer, Misconfigured, ModelAway, Refused, Rejected, TooLong
 from ..memory.model import User
+from ..memory.model_output import json_value
 from ..memory.ports import Ask, ChatModel
 from .breaker import Breaker, Permit, pause_after
 from .budgets import TokenBudgets
@@ -22,25 +22,8 @@ from .chat_gate import ChatGate, Clock, MonotonicClock
 from .metrics import Metrics, NoMetrics
 
 T = TypeVar("T")
-Decode = Callable[[str, Mapping[str, Any], bool], Any]
-"""An answer's text, the schema, whether the text was cut off → its JSON value; raises `BadAnswer`."""
-
 _SHOWN = 500
 """Characters of a bad answer that are shown to the model again: enough to see the fault, and never a second input."""
-
-
-def plain_json(text: str, schema: Mapping[str, Any], cut_off: bool) -> Any:
-    """Read a text that is JSON and nothing else.
-
-    Raises:
-        BadAnswer: it is not, or it was cut off.
-    """
-    if cut_off:
-        raise BadAnswer("the answer was cut off before its end")
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise BadAnswer(f"the answer is not JSON: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +46,7 @@ class AskLimits:
         if min(self.concurrency, self.tries, self.failures_to_open) < 1 or not self.call_seconds > 0:
             raise Misconfigured(
                 "chat_concurrency, chat_tries and the failures that open the breaker are 1 at least, and "
-                f"chat_call_seconds is more than 0; they are {self}"
+                f"chat_timeout_seconds is more than 0; they are {self}"
             )
 
 
@@ -75,7 +58,7 @@ class Asker:
         limits: how it is asked.
         budgets: of the tenants; nobody else's from now on.
         metrics: where figures go.
-        decode: reads an answer's text.
+        label: what it is called in messages; its name may not be known before it answers.
         clock: what `deadline`s are measured by.
         random: draws from 0 to 1.
     """
@@ -87,18 +70,17 @@ class Asker:
         *,
         budgets: TokenBudgets | None = None,
         metrics: Metrics | None = None,
-        decode: Decode = plain_json,
+        label: str = "the chat model",
         clock: Clock | None = None,
         random: Callable[[], float] = machine_random.random,
     ) -> None:
         self.model = model
         self.limits = limits or AskLimits()
         self.metrics: Metrics = metrics or NoMetrics()
-        self.decode = decode
         self.clock: Clock = clock or MonotonicClock()
         self._random = random
         breaker = Breaker(self.limits.failures_to_open, random)
-        self._gate = ChatGate(model.name, self.limits.concurrency, breaker, budgets or TokenBudgets(), self.clock)
+        self._gate = ChatGate(label, self.limits.concurrency, breaker, budgets or TokenBudgets(), self.clock)
 
     def for_task(
         self,
@@ -138,6 +120,36 @@ class Asker:
         self._gate.close()
         self.model.close()
 
+    def name(self, deadline: float) -> str:
+        """The model's name; a server that has one model only may have to be asked for it.
+
+        Raises:
+            ModelAway, Refused: as `reach`.
+        """
+        return self.reach(lambda: self.model.name, deadline)
+
+    def reach(self, read: Callable[[], T], deadline: float) -> T:
+        """Read something of the model for which its server may have to be asked, beside the calls under way.
+
+        Args:
+            read: gets it; often known here, so it takes no place among the calls.
+            deadline: on the asker's clock; until then a server that is away is asked again.
+
+        Raises:
+            ModelAway: it stayed away.
+            Refused: it answers, and not to our settings.
+        """
+        failures = 0
+        while True:
+            try:
+                return read()
+            except (ModelAway, Refused) as error:
+                self._gate.report(error)
+                failures += 1
+                again = isinstance(error, ModelAway)
+                if not (again and self._gate.pause(pause_after(failures, self._random), deadline)):
+                    raise
+
     def call(self, request: ChatRequest, prompt: str, deadline: float) -> ChatAnswer:
         """Get one answer; a model that is away is asked again until the deadline.
 
@@ -150,19 +162,19 @@ class Asker:
             ModelAway: it stayed away, the tenant's tokens are used up, or this was closed.
             TooLong, Rejected, Refused: as `ChatModel.complete`.
         """
-        failures = 0
+        model, failures = self.name(deadline), 0
         while True:
             permit = self._gate.enter(request.user.tenant, request.max_tokens, deadline)
             try:
-                return self._admitted(request, prompt, deadline, permit)
+                return self._admitted(request, model, prompt, deadline, permit)
             except ModelAway as error:
                 failures += 1
                 # The gate keeps everyone out for as long as the server asks; this is for a failure of one's own.
                 if not self._gate.pause(pause_after(failures, self._random), deadline):
                     raise error from None
 
-    def _admitted(self, request: ChatRequest, prompt: str, deadline: float, permit: Permit) -> ChatAnswer:
-        tenant, model = request.user.tenant, self.model.name
+    def _admitted(self, request: ChatRequest, model: str, prompt: str, deadline: float, permit: Permit) -> ChatAnswer:
+        tenant = request.user.tenant
         started = self.clock.now()
         seconds = min(self.limits.call_seconds, deadline - started)
         self.metrics.gauge("raygam_chat_under_way", self._gate.under_way, model=model)
@@ -172,23 +184,22 @@ class Asker:
             # A call that had less time than a call may take says nothing about the model by running out of it.
             short = seconds < self.limits.call_seconds and self.clock.now() - started >= seconds
             self._gate.leave_away(permit, tenant, request.max_tokens, error, counts=not short)
-            self._counted(prompt, "away" if isinstance(error, ModelAway) else "refused", started)
+            self._counted(model, prompt, "away" if isinstance(error, ModelAway) else "refused", started)
             raise
         except Rejected:
             self._gate.leave(permit, tenant, -request.max_tokens)
-            self._counted(prompt, "rejected", started)
+            self._counted(model, prompt, "rejected", started)
             raise
         except BaseException as error:
             self._gate.leave_away(permit, tenant, request.max_tokens, Exception(repr(error)), counts=False)
             raise
         self._gate.leave(permit, tenant, answer.prompt_tokens + answer.completion_tokens - request.max_tokens)
-        self._counted(prompt, "answered", started)
+        self._counted(model, prompt, "answered", started)
         self.metrics.count("raygam_chat_tokens_total", answer.prompt_tokens, model=model, kind="prompt")
         self.metrics.count("raygam_chat_tokens_total", answer.completion_tokens, model=model, kind="completion")
         return answer
 
-    def _counted(self, prompt: str, outcome: str, started: float) -> None:
-        model = self.model.name
+    def _counted(self, model: str, prompt: str, outcome: str, started: float) -> None:
         self.metrics.count("raygam_chat_calls_total", model=model, prompt=prompt, outcome=outcome)
         self.metrics.observe("raygam_chat_seconds", self.clock.now() - started, model=model)
         self.metrics.gauge("raygam_chat_under_way", self._gate.under_way, model=model)
@@ -215,16 +226,16 @@ class _TaskAsk:
     @property
     def model(self) -> str:
         """The model's name."""
-        return self._asker.model.name
+        return self._asker.name(self._deadline)
 
     @property
     def context_tokens(self) -> int:
         """Of the model."""
-        return self._asker.model.context_tokens
+        return self._asker.reach(lambda: self._asker.model.context_tokens, self._deadline)
 
     def count_tokens(self, text: str) -> int:
         """By the model's tokenizer."""
-        return self._asker.model.count_tokens(text)
+        return self._asker.reach(lambda: self._asker.model.count_tokens(text), self._deadline)
 
     def __call__(self, prompt: Prompt[T]) -> T:
         """Return what the model says, read by the prompt.
@@ -291,7 +302,7 @@ class _TaskAsk:
             return self._asker.call(request(prompt.messages), prompt.label, self._deadline)
 
     def _read(self, prompt: Prompt[T], text: str, cut_off: bool) -> Reading[T]:
-        return prompt.read(self._asker.decode(text, prompt.schema, cut_off))
+        return prompt.read(json_value(text, prompt.schema, cut_off))
 
     def _count(self, prompt: Prompt[T], outcome: str) -> None:
         self._asker.metrics.count("raygam_chat_answers_total", model=self.model, prompt=prompt.label, outcome=outcome)
@@ -301,10 +312,8 @@ def _corrected(prompt: Prompt[T], answer: ChatAnswer, wrong: BadAnswer) -> tuple
     """The prompt, the answer that did not fit, and what was wrong with it; some models want roles to alternate."""
     said = answer.text.strip() or "(nothing)"
     shown = said if len(said) <= _SHOWN else f"{said[:_SHOWN]} …"
-    asked = (
+    again = (
         f"Your answer cannot be used: {wrong}. "
         "Answer the question above again, from the beginning, with one JSON object that fits its schema and nothing else."
     )
-    if answer.cut_off:
-        asked += " Be brief: the answer must end before its length runs out."
-    return (*prompt.messages, Message("assistant", shown), Message("user", asked))
+    return (*prompt.messages, Message("assistant", shown), Message("user", again))

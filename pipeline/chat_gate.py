@@ -43,7 +43,7 @@ class ChatGate:
     """Lets callers of one model through. Thread-safe.
 
     Args:
-        model: its name, for people.
+        model: what it is called in messages.
         concurrency: calls under way at most.
         breaker: of the model; the gate's alone from now on.
         budgets: of the tenants; likewise.
@@ -104,7 +104,7 @@ class ChatGate:
         if (debt := self._budgets.wait_seconds(tenant, now)) > 0:
             raise ModelAway(
                 f"the tokens of tenant {tenant} for {self._model} are used up for now; its tasks go on in {debt:.0f} s "
-                "(chat_tokens_per_minute)",
+                "(chat_tenant_tokens_per_minute)",
                 debt,
             )
         hold = self._breaker.wait_seconds(now)
@@ -152,14 +152,28 @@ class ChatGate:
         self._budgets.spend(tenant, tokens, self._clock.now())
         self._changed.notify_all()
 
+    def report(self, error: Exception) -> None:
+        """Take note that the model's server did not answer to something else than a call.
+
+        It counts as a call would that begins now; where none may begin, it says nothing new.
+        """
+        with self._changed:
+            now = self._clock.now()
+            if self._breaker.wait_seconds(now) == 0:
+                asked = error.retry_after_seconds if isinstance(error, ModelAway) else None
+                self._last_failure = str(error)
+                self._breaker.away(self._breaker.begin(now), now, asked)
+                self._changed.notify_all()
+
     def pause(self, seconds: float, deadline: float) -> bool:
-        """Wait, outside the queue; return False at once if that would end after the deadline.
+        """Wait as long, and until calls may begin or are tried; return False at once if that ends after the deadline.
 
         Raises:
             ModelAway: the gate closed.
         """
         with self._changed:
-            until = self._clock.now() + seconds
+            now = self._clock.now()
+            until = now + max(seconds, self._breaker.wait_seconds(now) or 0.0)
             if until > deadline:
                 return False
             while (now := self._clock.now()) < until:

@@ -86,15 +86,24 @@ def test_a_request_says_all_and_an_answer_is_taken_as_it_is(
     assert repr(chat) == f"OpenAIChat('{model.url}', 'scripted')"
 
 
-@pytest.mark.parametrize(("guided", "sent"), [("object", {"type": "json_object"}), ("none", None)])
-def test_guidance_is_as_the_server_knows_it(
-    model: ScriptedModel, make: Callable[..., OpenAIChat], guided: str, sent: Any
-) -> None:
+def test_what_a_server_does_not_know_is_left_out(model: ScriptedModel, make: Callable[..., OpenAIChat]) -> None:
     model.script(Step("{}"))
-    make(guided=guided, temperature=None).complete(REQUEST, 10)
-    assert model.asked[0].document.get("response_format") == sent
-    assert "temperature" not in model.asked[0].document
-    assert "seed" not in model.asked[0].document
+    make(guided=False, temperature=None).complete(REQUEST, 10)
+    assert not {"response_format", "temperature", "seed"} & model.asked[0].document.keys()
+
+
+def test_the_only_model_of_a_server_needs_no_name(model: ScriptedModel, make: Callable[..., OpenAIChat]) -> None:
+    chat = make(model=None)
+    chat.complete(REQUEST, 10)
+    assert chat.name == model.asked[0].document["model"] == "scripted"
+    assert chat.context_tokens == 8192
+    with (
+        ScriptedModel(names=["one", "two"]) as server,
+        pytest.raises(Refused, match=r"lists 2 models .one, two.; name"),
+    ):
+        make(url=server.url, model=None).complete(REQUEST, 10)
+    with ScriptedModel(names=[]) as server, pytest.raises(Refused, match=r"lists 0 models .none."):
+        assert make(url=server.url, model=None).name
 
 
 BUSY = {"Retry-After": "7"}
@@ -119,13 +128,13 @@ COMPLETION: dict[str, Any] = {"choices": [{"message": {"content": "x"}, "finish_
         (Step(body=b'{"choices": [{"text": "of the older API"}]}'), ModelAway, "something else"),
         (Step(body=b'{"error": {"code": 429, "message": "upstream"}}'), ModelAway, "429: upstream"),
         (Step(body=b'{"error": "out of memory"}'), ModelAway, "500: out of memory"),
-        (Step("no", 403), Refused, "403: no.*check chat_api_key"),
+        (Step("no", 403), Refused, "403: no.*check chat_key"),
         (Step(status=404, body=b'{"detail": "Not Found"}'), Refused, "404: Not Found.*no model 'scripted' .chat_model.*chat_url"),
         (Step(status=301, headers={"Location": "https://new.example/v1"}), Refused, "it is at https://new.example/v1 now"),
-        (Step("This model's maximum context length is 10 tokens", 400), TooLong, "does not fit scripted's context"),
+        (Step("This model's maximum context length is 10 tokens", 400), TooLong, "does not fit the model's context"),
         (Step(status=400, body=b'{"error": {"message": "no", "code": "context_length_exceeded"}}'), TooLong, "400: no"),
         (Step(status=413, body=b"Payload Too Large"), TooLong, "413: Payload Too Large"),
-        (Step("'temperature' does not support 0", 400), Rejected, "400.*leave chat_temperature"),
+        (Step("'temperature' does not support 0", 400), Rejected, "400.*set chat_temperature"),
         (Step(status=422, body=b'{"detail": [{"loc": ["x"], "msg": "bad"}]}'), Rejected, '422: .*"msg": "bad"'),
     ],
 )  # fmt: skip
@@ -184,7 +193,7 @@ def test_a_wrong_key_or_model_is_refused_and_no_key_is_shown(
 ) -> None:
     wrong = make(api_key=SecretStr("sk-wrong-one"))
     for asked in (lambda: wrong.complete(REQUEST, 10), lambda: wrong.context_tokens, wrong.served):
-        with pytest.raises(Refused, match="check chat_api_key") as met:
+        with pytest.raises(Refused, match="check chat_key") as met:
             asked()
         assert "sk-wrong-one" not in str(met.value)
         assert "***" in str(met.value)
