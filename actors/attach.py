@@ -7,18 +7,26 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..memory.errors import Misconfigured
+from ..memory.writes import TaskChange
 from ..pipeline.location import AnyState, located
 from . import calls
 from .cluster import connect
 from .progress import Progress
+from .routes import Routes
 from .spec import NAMESPACE, engine_prefix
 
 
 class RunningEngine:
-    """Commands for a running engine's supervisor; shares nothing with it, not even the state's lock."""
+    """Commands for a running engine; shares nothing with it, not even the state's lock.
 
-    def __init__(self, supervisor: Any) -> None:
+    Args:
+        supervisor: its supervisor.
+        routes: to its shards.
+    """
+
+    def __init__(self, supervisor: Any, routes: Routes) -> None:
         self._supervisor = supervisor
+        self._routes = routes
 
     def progress(self) -> Progress:
         """How the engine is."""
@@ -33,6 +41,15 @@ class RunningEngine:
         """
         seconds: float = calls.result(self._supervisor.move.remote(partition, shard), 120, "supervisor.move")
         return seconds
+
+    def change_tasks(self, partition: int, change: TaskChange) -> list[str]:
+        """Park tasks of a partition, or open parked ones again; return the ids of those that stand so now.
+
+        Raises:
+            Retryable: the partition's shard does not answer; it may be done.
+        """
+        ids: list[str] = self._routes.call(partition, lambda shard: shard.change_tasks.remote(partition, change), 60)
+        return ids
 
     def stop(self) -> None:
         """End it at a batch's edge; what is acknowledged is durable, open tasks stay."""
@@ -54,13 +71,14 @@ def attached(state: AnyState, address: str) -> Iterator[RunningEngine]:
     connect(address)
     try:
         place = located(state).absolute()
+        name = f"{engine_prefix(place)}supervisor"
         try:
-            supervisor = ray.get_actor(f"{engine_prefix(place)}supervisor", namespace=NAMESPACE)
+            supervisor = ray.get_actor(name, namespace=NAMESPACE)
         except ValueError:
             raise Misconfigured(
                 f"no engine over {place} runs on the Ray cluster at {address}; `raygam run --ray` or "
                 "`raygam serve` starts one"
             ) from None
-        yield RunningEngine(supervisor)
+        yield RunningEngine(supervisor, Routes(name))
     finally:
         ray.shutdown()

@@ -14,7 +14,7 @@ from ..memory.errors import LeaseLost, Retryable
 from ..memory.model import User
 from ..memory.ports import Vectors
 from ..memory.proposal import Proposal
-from ..memory.writes import LeasedTask
+from ..memory.writes import LeasedTask, TaskChange
 from ..pipeline.batches import TurnBatch
 from ..pipeline.host import ShardHost
 from ..pipeline.host_status import HostStatus
@@ -132,6 +132,10 @@ class ShardActor:
     def remember(self, partition: int, task_id: str, token: str, calls: Sequence[ModelCall]) -> None:
         """Record calls of a chat model."""
         self._host.remember(partition, task_id, token, calls)
+
+    def change_tasks(self, partition: int, change: TaskChange) -> list[str]:
+        """Park tasks, or open parked ones again."""
+        return self._host.change_tasks(partition, change)
 
     def search(
         self, partition: int, user: User, query: str, vector: Vectors | None, options: dict[str, Any]

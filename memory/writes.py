@@ -124,6 +124,19 @@ class TaskFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskChange:
+    """What a person wants of tasks.
+
+    Attributes:
+        ids: the tasks.
+        parks: why they are parked; None opens parked ones again.
+    """
+
+    ids: tuple[str, ...]
+    parks: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TaskCalls:
     """What was asked of a chat model for a leased task."""
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from . import display
 from .cli_state import State
 from .jobs import FileJob
-from .location import StateLocation
+from .location import AnyState
 
 app = typer.Typer(help="Look at an engine that runs on Ray, move its partitions, stop it.", no_args_is_help=True)
 
@@ -22,7 +22,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on sta
 @app.command()
 def show(state: State, address: Address = "auto", as_json: Json = False) -> None:
     """Show who has which partition, how far reading is, and what stands in its way."""
-    with _engine(state, address) as engine:
+    with running(state, address) as engine:
         found = _document(engine.progress())
     if as_json:
         display.print_json(found)
@@ -63,7 +63,7 @@ def move(
     as_json: Json = False,
 ) -> None:
     """Move PARTITION to SHARD while it streams; only this partition waits."""
-    with _engine(state, address) as engine:
+    with running(state, address) as engine:
         seconds = engine.move(partition, shard)
     if as_json:
         display.print_json({"partition": partition, "shard": f"shard-{shard}", "seconds": round(seconds, 3)})
@@ -74,7 +74,7 @@ def move(
 @app.command()
 def stop(state: State, address: Address = "auto") -> None:
     """Stop the engine at a batch's edge; the next run goes on from there."""
-    with _engine(state, address) as engine:
+    with running(state, address) as engine:
         engine.stop()
     display.note(f"the engine over {state} has stopped")
 
@@ -87,7 +87,8 @@ def _document(progress: Any) -> dict[str, Any]:
     return asdict(replace(progress, job=None)) | {"job": told}
 
 
-def _engine(state: StateLocation, address: str) -> Any:
+def running(state: AnyState, address: str) -> Any:
+    """The engine over a state on a Ray cluster, for the length of a block; see `attached`."""
     from ..actors.attach import attached  # Ray takes a second to load
 
     return attached(state, address)

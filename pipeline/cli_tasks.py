@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -13,8 +14,8 @@ from rich.table import Table
 from ..memory.errors import Misconfigured, Rejected, StateLocked
 from ..memory.model import DEFAULT_TENANT
 from ..memory.ports import Reader
-from ..memory.writes import TaskRow, TaskStatus, WriteSet
-from . import cli_read, display, runtime
+from ..memory.writes import TaskChange, TaskRow, TaskStatus, WriteSet
+from . import cli_engine, cli_read, display, runtime
 from .cli_state import State
 from .location import AnyState
 from .whereabouts import this_process
@@ -28,7 +29,15 @@ OfUser = Annotated[str | None, typer.Option("--user", help="Only tasks of this u
 OfTenant = Annotated[
     str | None, typer.Option("--tenant", help="Only tasks of this tenant; with --user, whose it is (default: default).")
 ]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", help="The Ray cluster of an engine that runs, `auto` to find it; default: none runs."),
+]
 OfPartition = Annotated[int | None, typer.Option("--partition", min=0, help="Only tasks of this partition.")]
+
+
+_Change = Callable[[int, TaskChange], list[str]]
+"""Changes tasks of a partition; returns the ids of those that stand so now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +88,16 @@ def retry(
     user: OfUser = None,
     tenant: OfTenant = None,
     partition: OfPartition = None,
+    address: Address = None,
     as_json: Json = False,
 ) -> None:
-    """Open parked tasks again, as if they had never been tried. The next engine works on them; run it where none does."""
+    """Open parked tasks again, as if they had never been tried. The engine works on them that runs, or the next one."""
     wanted = Wanted(user, tenant, partition)
     if bool(ids) == every or (ids and wanted != Wanted()):
         raise typer.BadParameter(
             "name tasks by their ids, or give --all, with --user, --tenant, --partition if need be"
         )
-    found = retried(state, ids or [], wanted)
+    found = retried(state, ids or [], wanted, address)
     if as_json:
         display.print_json(found)
     else:
@@ -99,13 +109,14 @@ def park(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Tasks that are not done.")],
     state: State,
     reason: Annotated[str, typer.Option("--reason", help="Why, for whoever lists them.")] = "put aside by a person",
+    address: Address = None,
     as_json: Json = False,
 ) -> None:
     """Put tasks aside until they are retried, whatever engine runs meanwhile; later tasks of their users wait.
 
-    Their turns stay searchable. Run it where no engine runs.
+    Their turns stay searchable.
     """
-    found = parked(state, ids, reason)
+    found = parked(state, ids, reason, address)
     if as_json:
         display.print_json(found)
     else:
@@ -126,11 +137,17 @@ def listed(state: AnyState, wanted: Wanted, limit: int) -> dict[str, Any]:
     return {"total": len(found), "tasks": found[:limit]}
 
 
-def retried(state: AnyState, ids: Sequence[str], wanted: Wanted) -> dict[str, Any]:
+def retried(state: AnyState, ids: Sequence[str], wanted: Wanted, address: str | None = None) -> dict[str, Any]:
     """Open parked tasks again: the named ones, or without any all that are wanted.
 
+    Args:
+        state: where they are.
+        ids: of the tasks, or how they begin.
+        wanted: which, if none is named.
+        address: of the Ray cluster whose engine has the state; None where no engine does.
+
     Raises:
-        StateLocked: an engine has the state.
+        StateLocked: an engine has the state, and no address says where it is.
         Rejected: no task has this id, several have, or it is not parked.
         Misconfigured: there is no state.
     """
@@ -144,46 +161,58 @@ def retried(state: AnyState, ids: Sequence[str], wanted: Wanted) -> dict[str, An
                 raise Rejected(f"task {task.id} is {task.status}, not parked; `raygam tasks list` shows which are")
         return chosen
 
-    done = _changed(state, choose, lambda found: WriteSet(reopened=[task.id for task in found]))
+    done = _changed(state, choose, None, address)
     return {"retried": done, "state": str(state)}
 
 
-def parked(state: AnyState, ids: Sequence[str], reason: str) -> dict[str, Any]:
+def parked(state: AnyState, ids: Sequence[str], reason: str, address: str | None = None) -> dict[str, Any]:
     """Put tasks aside for a reason; one that failed and was parked stays so too from then on.
 
-    Raises:
-        StateLocked: an engine has the state.
-        Rejected: no task has this id, or several have.
-        Misconfigured: there is no state.
+    Arguments and errors are those of `retried`.
     """
-    done = _changed(
-        state,
-        lambda unfinished: _named(unfinished, ids),
-        lambda found: WriteSet(parked=[(task.id, reason) for task in found]),
-    )
+    done = _changed(state, lambda unfinished: _named(unfinished, ids), reason, address)
     return {"parked": done, "state": str(state)}
 
 
 def _changed(
     state: AnyState,
     choose: Callable[[list[tuple[int, TaskRow]]], list[tuple[int, TaskRow]]],
-    write: Callable[[list[TaskRow]], WriteSet],
+    parks: str | None,
+    address: str | None,
 ) -> list[str]:
-    """Write what becomes of the chosen tasks, a transaction a partition; return their ids."""
+    """Make the change to the chosen tasks, a transaction a partition; return the ids of those that it came to."""
+    with _opened(state, address) as (readers, change):
+        chosen = choose(list(_unfinished(readers)))
+        done: list[str] = []
+        for partition in sorted({at for at, _ in chosen}):
+            ids = tuple(task.id for at, task in chosen if at == partition)
+            done += change(partition, TaskChange(ids, parks))
+        return [task.id for _, task in chosen if task.id in done]
+
+
+@contextmanager
+def _opened(state: AnyState, address: str | None) -> Iterator[tuple[list[Reader], _Change]]:
+    """Readers of the partitions, and how their tasks are changed: by the engine that runs, or in the ledger itself."""
+    if address is not None:
+        with cli_engine.running(state, address) as engine, cli_read.opened(state) as (_, readers):
+            yield readers, engine.change_tasks
+        return
     try:
         store = runtime.open_made(state)
     except StateLocked as error:
         raise StateLocked(
-            f"{error}. Tasks are retried and parked where no engine runs: end it (Ctrl-C, or `raygam engine stop`), "
-            "do it, then start it again: it goes on from where it stood"
+            f"{error}. If it is an engine on Ray, say where (--address, `auto` finds it); else tasks are retried and parked "
+            "where no engine runs: end it (Ctrl-C), do it, then start it again: it goes on from where it stood"
         ) from None
+
+    def change(partition: int, change: TaskChange) -> list[str]:
+        ids, why = change.ids, change.parks
+        write = WriteSet(reopened=list(ids)) if why is None else WriteSet(parked=[(id_, why) for id_ in ids])
+        store.writer(partition, this_process("raygam tasks")).commit(write)
+        return list(ids)
+
     try:
-        readers = [store.reader(at) for at in range(store.facts.partitions)]
-        chosen = choose(list(_unfinished(readers)))
-        for partition in sorted({at for at, _ in chosen}):
-            writer = store.writer(partition, this_process("raygam tasks"))
-            writer.commit(write([task for at, task in chosen if at == partition]))
-        return [task.id for _, task in chosen]
+        yield [store.reader(at) for at in range(store.facts.partitions)], change
     finally:
         store.close()
 

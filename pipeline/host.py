@@ -21,7 +21,7 @@ from ..memory.errors import Fenced, LeaseLost, NotOwner, RaygamError, Retryable
 from ..memory.model import User
 from ..memory.ports import Store, Vectors
 from ..memory.proposal import Proposal
-from ..memory.writes import LeasedTask, MessageKind
+from ..memory.writes import LeasedTask, MessageKind, TaskChange
 from .batches import TurnBatch
 from .capacity import obstruction
 from .changes import Changes
@@ -242,10 +242,8 @@ class ShardHost:
 
     def claim(self, partition: int, limit: int, holder: str, barred: frozenset[str] = frozenset()) -> list[LeasedTask]:
         """Lease tasks of a partition to a worker, none of the barred tenants; none while it is given up."""
-        if self._entry(partition).closing:
-            return []
         with self._calling(partition) as shard:
-            return shard.claim(limit, barred, holder)
+            return [] if self._entry(partition).closing else shard.claim(limit, barred, holder)
 
     def abandon(self, holder: str) -> int:
         """A worker is gone: open its tasks again; return how many they were."""
@@ -281,6 +279,11 @@ class ShardHost:
         """Record calls of a chat model for a leased task."""
         with self._calling(partition) as shard:
             shard.remember(task_id, token, calls)
+
+    def change_tasks(self, partition: int, change: TaskChange) -> list[str]:
+        """Park tasks, or open parked ones again."""
+        with self._calling(partition) as shard:
+            return shard.change_tasks(change)
 
     def search(
         self, partition: int, user: User, query: str, vector: Vectors | None, options: dict[str, Any]

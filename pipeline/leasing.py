@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..memory.chat import ModelCall
 from ..memory.errors import LeaseLost
 from ..memory.proposal import Proposal
-from ..memory.writes import LeasedTask, TaskCalls, TaskFailure, TaskRow, TaskStatus, WriteSet
+from ..memory.writes import LeasedTask, TaskCalls, TaskChange, TaskFailure, TaskRow, TaskStatus, WriteSet
 from .task_queue import TaskQueue
 
 
@@ -121,6 +121,21 @@ class Leasing:
         """
         self._queue.held(task_id, token, self._clock_us())
         self._commit(WriteSet(calls=[TaskCalls(task_id, token, calls)]))
+
+    def change(self, change: TaskChange) -> list[str]:
+        """Park tasks, whoever has them in hand, or open parked ones again; return the ids of those that stand so now."""
+        tasks = self._queue.named(change.ids)
+        if change.parks is None:
+            parked = [task for task in tasks if task.status == TaskStatus.PARKED]
+            if parked:
+                self._commit(WriteSet(reopened=[task.id for task in parked]))
+            for task in parked:
+                self._queue.reopen(task)
+        elif tasks:
+            self._commit(WriteSet(parked=[(task.id, change.parks) for task in tasks]))
+            for task in tasks:
+                self._queue.park(task, change.parks)
+        return [task.id for task in tasks]
 
     def abandon(self, holder: str) -> int:
         """Give back every task of a worker that is gone; return how many."""

@@ -25,6 +25,7 @@ from ..memory.writes import (
     OutboxMessage,
     ReplayRun,
     SourcePosition,
+    TaskChange,
     TaskRow,
     WriteSet,
 )
@@ -251,6 +252,13 @@ class Shard:
         """
         with self._lock, self._consistently():
             self._leasing.remember(task_id, token, calls)
+
+    def change_tasks(self, change: TaskChange) -> list[str]:
+        """Park tasks, or open parked ones again; return the ids of those that stand so now, others are done or not here."""
+        with self._lock, self._consistently():
+            changed = self._leasing.change(change)
+            self._on_tasks()
+            return changed
 
     def abandon(self, holder: str) -> int:
         """Give back every task of a worker that is gone; return how many. None waits for its lease to run out."""

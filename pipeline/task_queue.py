@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import islice
 
@@ -104,8 +104,24 @@ class TaskQueue:
         self._replace(replace(task, status=status, error=error))
         self._refresh(task.user)
 
+    def named(self, ids: Collection[str]) -> list[TaskRow]:
+        """Those of the tasks that are not done."""
+        return [task for tasks in self._waiting.values() for task in tasks if task.id in ids]
+
+    def park(self, task: TaskRow, reason: str) -> None:
+        """A person puts a task aside; whoever has it in hand has it no more."""
+        self._leases.pop(task.id, None)
+        self._holders.pop(task.id, None)
+        self._replace(replace(task, status=TaskStatus.PARKED, error=reason, parked_by_person=True))
+        self._refresh(task.user)
+
+    def reopen(self, task: TaskRow) -> None:
+        """A parked task begins anew."""
+        self._replace(replace(task, status=TaskStatus.OPEN, attempts=0, parked_by_person=False))
+        self._refresh(task.user)
+
     def is_parked(self, user: User) -> bool:
-        """Whether the user's first task is parked: nothing of the user goes on in this opening."""
+        """Whether the user's first task is parked: nothing of the user goes on until it is opened again."""
         tasks = self._waiting.get(user)
         return bool(tasks) and tasks[0].status == TaskStatus.PARKED  # type: ignore[index]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from raygam import Memory
 from raygam.memory.errors import Misconfigured
 from raygam.pipeline import cli_run
+from raygam.pipeline.cli_tasks import Wanted, listed
 from raygam.pipeline.config import Settings, read_settings
 
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.long]
@@ -117,3 +121,44 @@ def test_a_run_without_workers_is_refused(tmp_path: Path) -> None:
             run_file(cluster, write(tmp_path / "a.jsonl", range(20)))
     finally:
         cluster.close()
+
+
+def test_a_person_parks_and_retries_tasks_of_a_running_engine(tmp_path: Path) -> None:
+    import ray
+
+    from raygam.actors.cluster import Cluster
+
+    state = tmp_path / "state"
+    with Memory(state, embedder="stub", partitions=2, workers=0) as memory:
+        memory.add([{"user_id": user, **said(1)} for user in ("ana", "bo", "cy")])
+        memory._engine.flush()
+    cluster = Cluster.open(state, settings(partitions=2), shards=2, workers=0)
+    try:
+        address = ray.get_runtime_context().gcs_address
+        (task,) = listed(state, Wanted(user="ana"), 9)["tasks"]
+        command = [sys.executable, "-m", "raygam", "tasks", "park", task["id"], "--state", str(state)]
+        done = subprocess.run([*command, "--address", address, "--json"], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)["parked"] == [task["id"]]
+        (parked,) = listed(state, Wanted(status="parked"), 9)["tasks"]
+        assert (parked["id"], parked["parked_by_person"]) == (task["id"], True)
+        assert _open_and_parked(cluster) == (2, 1)
+        command[4:6] = ["retry", "--all"]
+        done = subprocess.run([*command, "--address", address, "--json"], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)["retried"] == [task["id"]]
+        assert _open_and_parked(cluster) == (3, 0)
+        assert listed(state, Wanted(status="open"), 9)["total"] == 3
+    finally:
+        cluster.close()
+
+
+def said(number: int) -> dict[str, Any]:
+    base = {"session_id": "s", "speaker": "Ana", "role": "user", "text": f"turn {number}"}
+    return base | {"message_id": f"m{number}", "timestamp": 1_700_000_000_000}
+
+
+def _open_and_parked(cluster: Any) -> tuple[int, int]:
+    """By the engine's own word, which is as old as its last heartbeat."""
+    before = cluster.ask("progress").ticks
+    while (now := cluster.ask("progress")).ticks < before + 2:
+        time.sleep(0.05)
+    return now.open_tasks, now.parked_tasks

@@ -40,7 +40,7 @@ from raygam.memory.model import Cut, Event, User
 from raygam.memory.ports import Store, Vectors
 from raygam.memory.progression import Limits
 from raygam.memory.proposal import Candidate, Proposal, ScoredRelation, SegmentNotes
-from raygam.memory.writes import DeadLetter, LeasedTask, MessageKind, SourcePosition, StateFacts
+from raygam.memory.writes import DeadLetter, LeasedTask, MessageKind, SourcePosition, StateFacts, TaskChange
 from raygam.pipeline.batches import TurnBatch, to_record_batch
 from raygam.pipeline.outbox import OutboxRules
 from raygam.pipeline.records import EndOfSession, Turn
@@ -186,7 +186,7 @@ class ReferenceUser:
 
 
 class ShardMachine(RuleBasedStateMachine):
-    """Ingest, claim, submit, fail, park, release, remember, expire, crash and fence, in any order."""
+    """Ingest, claim, submit, fail, park, release, remember, retry, expire, crash and fence, in any order."""
 
     @initialize()
     def open(self) -> None:
@@ -346,6 +346,15 @@ class ShardMachine(RuleBasedStateMachine):
             assert self.reader.answers(list(self.said)) == said
             assert {used.user: used.calls for used in self.reader.model_usage()} == self.asked
 
+    @rule(at=st.integers(0, 3), parks=st.booleans())
+    def a_person_parks_or_retries(self, at: int, parks: bool) -> None:
+        unfinished = self.reader.tasks()[at : at + 1]
+        ids = tuple(task.id for task in unfinished)
+        assert self.shard.change_tasks(TaskChange(ids, "looked into" if parks else None)) == list(ids)
+        for task in self.reader.tasks():
+            if task.id in ids:
+                assert (task.status == "parked", task.parked_by_person) == (parks, parks)
+
     @rule()
     def time_passes(self) -> None:
         self.now += 61_000_000
@@ -384,7 +393,8 @@ class ShardMachine(RuleBasedStateMachine):
         if not hasattr(self, "users"):
             return
         try:
-            self.reopen()  # what is parked is opened again
+            self.now += 61_000_000
+            self.shard.change_tasks(TaskChange(tuple(task.id for task in self.reader.tasks())))
             while self.worker.work(self.shard, self.reader).applied:
                 pass
             assert self.shard.task_counts() == (0, 0)

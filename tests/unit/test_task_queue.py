@@ -103,3 +103,18 @@ def test_whom_the_next_opening_tries_again() -> None:
     queue = TaskQueue([failed, held, task("c", "c")])
     assert queue.parked_by_failure() == [failed]
     assert [chosen.id for chosen in queue.claimable(9)] == ["c"]
+
+
+def test_a_person_parks_a_task_that_a_worker_has_and_opens_it_again() -> None:
+    queue = TaskQueue([task("a", "u"), task("a2", "u", position=2), task("b", "v")])
+    leased = lease(queue)
+    assert [found.id for found in queue.named(("a2", "a", "none"))] == ["a", "a2"]
+    queue.park(leased.task, "looked into")
+    with pytest.raises(LeaseLost):
+        queue.held("a", leased.token, 0)
+    assert (queue.leased_count(), queue.holders(), queue.blocked_by_parking()) == (0, set(), 2)
+    assert [chosen.id for chosen in queue.claimable(9)] == ["b"]
+    (parked,) = queue.named(("a",))
+    queue.reopen(parked)
+    assert {chosen.id: chosen.attempts for chosen in queue.claimable(9)} == {"b": 0, "a": 0}
+    assert queue.blocked_by_parking() == 0
