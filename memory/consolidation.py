@@ -204,7 +204,7 @@ def propose(
         scorer: judges each new topic against its nearest; topics of this proposal that
             come earlier are candidates too.
     """
-    compared = comparisons(task, drafts, topic_vectors, known)
+    compared = comparisons(task.id, drafts, topic_vectors, known)
     judged = [scorer.relations(each.topic, each.candidates) for each in compared]
     return assemble(task, token, segments, drafts, topic_vectors, known, compared, judged)
 
@@ -218,12 +218,12 @@ class Comparison:
 
 
 def comparisons(
-    task: TaskRow, drafts: Sequence[Draft | None], topic_vectors: Vectors, known: KnownTopics
+    task_id: str, drafts: Sequence[Draft | None], topic_vectors: Vectors, known: KnownTopics
 ) -> list[Comparison]:
     """What each new topic is compared with: at most `CANDIDATES` topics, stored or made before it by the same task.
 
     Args:
-        task: the task.
+        task_id: the task's; the new topics are named by it.
         drafts: one per segment; those that are None make no topic.
         topic_vectors: as in `propose`.
         known: the user's topics as stored.
@@ -235,7 +235,7 @@ def comparisons(
     for ordinal, drafted in enumerate(drafts):
         if drafted is not None:
             row = len(made)
-            new = _new(topic_id(task.id, ordinal), drafted)
+            new = _new(topic_id(task_id, ordinal), drafted)
             similar = np.concatenate((to_known[row], to_new[row, :row]))
             found.append(Comparison(new, _nearest(known.topics, made, similar)))
             made.append(new)

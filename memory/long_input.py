@@ -141,7 +141,6 @@ def segments(ask: Ask, events: Sequence[Event], *, closes: bool) -> list[ReadSeg
             open_ = replace(segment, first=segment.first + shown_first)
         if last:
             return [*found, open_]
-        open_ = replace(open_, notes=None)
         wanted = first[open_.first]
         start, prompt, stop = next_window(ask, goes_on, passages, stop, wanted if wanted > start else None)
         prompt = as_part(prompt)

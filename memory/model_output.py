@@ -16,9 +16,9 @@ from .errors import BadAnswer
 from .json_values import json_kind
 
 _CLOSED_THOUGHT = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
-_THOUGHT_END = re.compile(r".*</(?:think|thinking|thought|reasoning)>", re.DOTALL | re.IGNORECASE)
+_THOUGHT_END = re.compile(r"</(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _BRACKET = re.compile(r"[{\[]")
-_BROKEN = re.compile(r"\{\s*[\"']|\{\s*\w+\s*:|\[\s*[\[{\"]")
+_BROKEN = re.compile(r"\{\s*[\"']|\{\s*\w+\s*:|\[\s*(?:[\[{\"]|-?\d+\s*,)")
 """How a bracket goes on that opens JSON and no remark in prose."""
 
 _SHOWN = 160
@@ -49,7 +49,9 @@ def json_value(text: str, schema: Mapping[str, Any], cut_off: bool = False) -> A
 
 def _told(text: str) -> str:
     """The text without thoughts; those that were never closed stay, with the value behind them."""
-    return _THOUGHT_END.sub("", _CLOSED_THOUGHT.sub("", text))
+    text = _CLOSED_THOUGHT.sub("", text)
+    ends = [match.end() for match in _THOUGHT_END.finditer(text)]
+    return text[ends[-1] :] if ends else text
 
 
 def _only(text: str, schema: Mapping[str, Any]) -> tuple[Any]:

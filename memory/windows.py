@@ -75,10 +75,13 @@ def passages_for(ask: Ask, form: Form[T], events: Sequence[Event]) -> list[Passa
     Raises:
         TooLong: the context does not even hold the instructions and a word.
     """
+    room = _room(ask, form, events[0])
     found: list[Passage] = []
     for event in events:
         passage = Passage(event, event.text, event.captions)
-        found += [passage] if form.sized(ask, [passage]) is not None else _parts(ask, form, event)
+        # No text has more tokens than bytes: most events need no count, which may be a request to a server.
+        short = len("\n".join(lines([passage])).encode()) <= room
+        found += [passage] if short or form.sized(ask, [passage]) is not None else _parts(ask, form, event)
     return found
 
 
@@ -119,17 +122,23 @@ def next_window(
 
 
 def _parts(ask: Ask, form: Form[T], event: Event) -> list[Passage]:
-    empty = Passage(event, "", (), 99, 99)
-    prompt = form.build([empty])
-    room = ask.context_tokens - TEMPLATE_TOKENS - _tokens(ask, prompt) - form.least(1)
-    shown = ask.count_tokens("\n".join(lines([empty])))
-    found = [Passage(event, piece) for piece in _pieces(ask, empty, event.text, room + shown, caption=False)]
+    empty = _emptied(event)
+    room = _room(ask, form, event) + ask.count_tokens("\n".join(lines([empty])))
+    found = [Passage(event, piece) for piece in _pieces(ask, empty, event.text, room, caption=False)]
     for caption in event.captions:
-        pieces = _pieces(ask, empty, caption, room + shown, caption=True)
-        found += [Passage(event, "", (piece,)) for piece in pieces]
-    if any(not piece.text and not piece.captions for piece in found):
-        raise too_long(ask, f"a piece of the turn {event.message_id!r}", prompt, form.least(1))
+        found += [Passage(event, "", (piece,)) for piece in _pieces(ask, empty, caption, room, caption=True)]
+    if any(piece.text == "" and piece.captions in ((), ("",)) for piece in found):
+        raise too_long(ask, f"a piece of the turn {event.message_id!r}", form.build([empty]), form.least(1))
     return [replace(piece, part=at, parts=len(found)) for at, piece in enumerate(found, start=1)]
+
+
+def _room(ask: Ask, form: Form[T], event: Event) -> int:
+    """Tokens for the text of an event beside the instructions, the answer and what else its line has."""
+    return ask.context_tokens - TEMPLATE_TOKENS - _tokens(ask, form.build([_emptied(event)])) - form.least(1)
+
+
+def _emptied(event: Event) -> Passage:
+    return Passage(event, "", (), 99, 99)
 
 
 def _pieces(ask: Ask, empty: Passage, text: str, room: int, *, caption: bool) -> list[str]:
