@@ -20,7 +20,6 @@ from ..pipeline.config import Settings
 from ..pipeline.host import ShardHost
 from ..pipeline.intake import Intake
 from ..pipeline.location import AnyState, located
-from ..pipeline.worker import Worker
 from . import calls
 from .chat_actor import ChatActor, ChatParts
 from .embedder_actor import EmbedderActor, RemoteEmbedder
@@ -83,7 +82,10 @@ def make_worker(name: str, spec: ClusterSpec) -> WorkerParts:
     store = runtime.open_store(spec.state)
     models = runtime.make_models(remote_embedder(spec, routes, behind=True))
     readers = [store.reader(at) for at in range(spec.facts.partitions)]
-    return WorkerParts(Worker(models, spec.settings.worker_group), routes, readers, RayMetrics())
+    metrics = RayMetrics()
+    chat = remote_chat(spec, routes) if spec.settings.vllm_model is not None else None
+    worker = runtime.make_worker(models, spec.settings, chat=chat, metrics=metrics, share=max(spec.workers, 1))
+    return WorkerParts(worker, routes, readers, metrics)
 
 
 def remote_embedder(spec: ClusterSpec, routes: Routes, *, behind: bool = False) -> RemoteEmbedder:

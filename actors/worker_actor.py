@@ -14,7 +14,7 @@ from ..memory.errors import RaygamError, Retryable
 from ..memory.ports import Reader
 from ..pipeline.backoff import pause_after
 from ..pipeline.metrics import Metrics
-from ..pipeline.worker import Worker
+from ..pipeline.worker import SlowPath, rotated
 from . import calls, logs
 from .process import Process, this_process
 from .routes import RemotePartition, Routes
@@ -27,7 +27,7 @@ _WAIT_SECONDS = 1.0
 class WorkerParts:
     """What a worker actor is made of."""
 
-    worker: Worker
+    worker: SlowPath
     routes: Routes
     readers: list[Reader]
     metrics: Metrics
@@ -93,8 +93,10 @@ class WorkerActor:
                     level, "a round failed", exc_info=not isinstance(error, RaygamError), extra={"error": str(error)}
                 )
                 self._stopping.wait(pause_after(failures))
-        for reader in parts.readers if parts else ():
-            reader.close()
+        if parts:
+            parts.worker.close()
+            for reader in parts.readers:
+                reader.close()
 
     def _round(self, parts: WorkerParts) -> bool:
         """One group of every partition that has tasks; whether anything was done."""
@@ -108,7 +110,7 @@ class WorkerActor:
         asked = {handle: handle.wait_for_tasks.remote(0.0) for handle in parts.routes.shards().values()}
         for handle, reference in asked.items():
             try:
-                for partition in calls.result(reference, 10, "asking for tasks"):
+                for partition in rotated(calls.result(reference, 10, "asking for tasks"), self._rounds):
                     if self._stopping.is_set():
                         return did
                     did = self._work(parts, handle, partition) or did
@@ -116,7 +118,7 @@ class WorkerActor:
                 troubles.append(str(error))
         for trouble in troubles:
             log.warning("a shard failed", extra={"error": trouble})
-        self._obstacle = "; ".join(dict.fromkeys(troubles))
+        self._obstacle = "; ".join(dict.fromkeys((*troubles, *filter(None, [parts.worker.obstacle()]))))
         return did
 
     def _work(self, parts: WorkerParts, shard: Any, partition: int) -> bool:
@@ -125,11 +127,12 @@ class WorkerActor:
         self._rounds += 1
         if done.applied:
             parts.metrics.count("raygam_worker_tasks_total", done.applied, worker=self._name)
-        return bool(done.applied or done.failed)
+        return bool(done)
 
     def _wait(self, parts: WorkerParts) -> None:
-        """Wait until some shard has tasks, without asking again and again."""
+        """Wait until some shard has tasks and the worker has room for them, without asking again and again."""
         self._rounds += 1
+        parts.worker.rest(_WAIT_SECONDS)
         shards = parts.routes.shards()
         self._waiting = {name: asked for name, asked in self._waiting.items() if name in shards}
         for name, handle in shards.items():

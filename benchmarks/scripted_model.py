@@ -75,7 +75,8 @@ class ScriptedModel:
 
     Args:
         port: to listen on; 0 for a free one, kept from then on.
-        name: of the model.
+        name: of the model; `aliases` are served too, and not listed. `standing` names by prompt what becomes of
+            every request that no scripted step meets.
         names: that it lists; None for `name` alone.
         key: a bearer's token that it asks for.
         context_tokens: request and answer together; more is answered as vLLM does.
@@ -100,6 +101,7 @@ class ScriptedModel:
     ) -> None:
         self.name = name
         self.names = [name] if names is None else names
+        self.aliases: set[str] = set()
         self.key = key
         self.context_tokens = context_tokens
         self.says_context = says_context
@@ -107,6 +109,7 @@ class ScriptedModel:
         self.seconds = seconds
         self.judge = judge
         self.asked: list[Asked] = []
+        self.standing: dict[str, Step] = {}
         self.tokenized = 0
         self.most_at_once = 0
         self.at_once = 0
@@ -175,7 +178,9 @@ class ScriptedModel:
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             self._changed.notify_all()
-            return self._steps.popleft() if self._steps else Step()
+            if self._steps:
+                return self._steps.popleft()
+            return self.standing.get(form.get("name", ""), Step())
 
     def over(self) -> None:
         """The request is answered."""
@@ -250,7 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(200, {"count": count_tokens(document["prompt"]), "max_model_len": model.context_tokens})
         elif self.path != "/v1/chat/completions":
             self._reply(404, {"detail": "Not Found"})
-        elif document.get("model") != model.name:
+        elif document.get("model") not in {model.name, *model.aliases}:
             self._reply(404, _error(f"The model `{document.get('model')}` does not exist.", "NotFoundError"))
         else:
             step = model.met(document)

@@ -1,10 +1,12 @@
 """Boundary errors on DialSeg711: how well topic changes are found without training.
 
     python -m benchmarks.segmentation --data dialseg711.json --json OUT
+    python -m benchmarks.segmentation --data dialseg711.json --detector llm --endpoint http://127.0.0.1:8000/v1 --json OUT
 
 The file is a list of `{"utterances": [text, …], "segments": [length, …]}`; roles alternate
 user, assistant. Pk and WindowDiff: per dialogue, window half its mean reference segment,
-mean over dialogues. `boundary_f1` is micro-averaged over exact positions.
+mean over dialogues. `boundary_f1` is micro-averaged over exact positions. A chat model is asked once
+for each dialogue; one whose answers never fit counts as having seen no boundary, and is reported as `failed`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,20 +25,26 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.chat_endpoint import chat_for
 from benchmarks.results import Results
 from raygam.adapters.minilm_embedder import MiniLMEmbedder
 from raygam.memory.boundaries import TextTiling
-from raygam.memory.errors import Misconfigured
+from raygam.memory.chat import ModelCall
+from raygam.memory.errors import BadAnswer, Misconfigured, ModelAway
+from raygam.memory.judges import ChatDetector
 from raygam.memory.model import Event, User
 from raygam.memory.ports import BoundaryDetector, Embedder
+from raygam.pipeline.asking import Asker
 
 DETECTORS: dict[str, Callable[[], BoundaryDetector]] = {"text-tiling": TextTiling}
+LLM = "llm"
 SOURCE = (
     "DialSeg711 comes with Xu et al. 2021, “Topic-Aware Multi-turn Dialogue Modeling” (https://github.com/xyease/TADAM); "
     'expected is a JSON list of {"utterances": [text, …], "segments": [length, …]}'
 )
 _ROLES = ("user", "assistant")
 _BATCH = 256
+_ASK_SECONDS = 600.0
 
 console = Console(stderr=True)
 app = typer.Typer(add_completion=False)
@@ -139,7 +148,46 @@ def measure(
     started = time.perf_counter()
     for dialogue, matrix in zip(dialogues, vectors, strict=True):
         found.append([cut.index for cut in detector.boundaries(dialogue.events, matrix, force=force)])
-    seconds = time.perf_counter() - started
+    return figures_of(dialogues, found, time.perf_counter() - started)
+
+
+def measure_llm(results: Results, dialogues: Sequence[Dialogue], asker: Asker) -> None:
+    """Ask a chat model for each dialogue's boundaries, many at a time; add its figures."""
+    calls: list[ModelCall] = []
+    failed = 0
+
+    def ask(dialogue: Dialogue) -> list[int] | None:
+        each = asker.for_task(dialogue.events[0].user, {}, calls.append, time.monotonic() + _ASK_SECONDS)
+        vectors = np.zeros((len(dialogue.events), 1), dtype=np.float32)
+        try:
+            found = ChatDetector(each, TextTiling()).boundaries(dialogue.events, vectors, force=False)
+        except BadAnswer:
+            return None
+        return [cut.index for cut in found]
+
+    started = time.perf_counter()
+    found: list[list[int]] = []
+    with ThreadPoolExecutor(asker.limits.concurrency) as pool, Progress(console=console) as progress:
+        bar = progress.add_task(f"asking {asker.model.name}", total=len(dialogues))
+        try:
+            for cuts in pool.map(ask, dialogues):
+                failed += cuts is None
+                found.append(cuts or [])
+                progress.advance(bar)
+        finally:
+            asker.close()  # whoever is still asked is not waited for
+    figures = figures_of(dialogues, found, time.perf_counter() - started)
+    params = {"detector": LLM, "model": asker.model.name, "force": False, "dialogues": len(dialogues)}
+    for metric, value in figures.items():
+        results.add(metric, value, "turns/s" if metric == "turns_per_second" else "fraction", **params)
+    results.add("failed", failed, "dialogues", **params)
+    results.add("llm_calls", sum(call.calls for call in calls), "calls", **params)
+    results.add("llm_tokens", sum(call.prompt_tokens for call in calls), "tokens", kind="prompt", **params)
+    results.add("llm_tokens", sum(call.completion_tokens for call in calls), "tokens", kind="completion", **params)
+
+
+def figures_of(dialogues: Sequence[Dialogue], found: Sequence[Sequence[int]], seconds: float) -> dict[str, float]:
+    """Return pk, window_diff, boundary_f1 and turns_per_second of these cuts."""
     errors: list[tuple[float, float]] = []
     for dialogue, cuts in zip(dialogues, found, strict=True):
         length, window = len(dialogue.events), half_segment(len(dialogue.events), dialogue.cuts)
@@ -156,24 +204,35 @@ def measure(
 @app.command()
 def main(
     data: Annotated[Path, typer.Option(help="DialSeg711 as JSON (github.com/xyease/TADAM).")],
-    detector: Annotated[str, typer.Option(help=f"One of: {', '.join(DETECTORS)}.")] = "text-tiling",
+    detector: Annotated[str, typer.Option(help=f"One of: {', '.join((*DETECTORS, LLM))}.")] = "text-tiling",
+    endpoint: Annotated[str | None, typer.Option(help="For llm: an OpenAI-compatible endpoint, with its /v1.")] = None,
+    model: Annotated[str | None, typer.Option(help="For llm: the model's name; default: the first it lists.")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="For llm: a file with the endpoint's key.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="For llm: calls under way at a time.")] = 16,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N dialogues.")] = None,
     seed: Annotated[int, typer.Option(help="Recorded with the results; nothing here is random.")] = 7,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the results here; - is stdout.")] = None,
 ) -> None:
     """Measure boundary errors on DialSeg711."""
-    if detector not in DETECTORS:
-        raise typer.BadParameter(f"{detector!r} is none of: {', '.join(DETECTORS)}", param_hint="--detector")
+    if detector not in (*DETECTORS, LLM):
+        raise typer.BadParameter(f"{detector!r} is none of: {', '.join((*DETECTORS, LLM))}", param_hint="--detector")
+    if (endpoint is not None) != (detector == LLM):
+        raise typer.BadParameter("--detector llm and --endpoint go together", param_hint="--endpoint")
+    results = Results("segmentation", seed)
     try:
         dialogues = load(data)[:limit]
+        if endpoint is not None:
+            measure_llm(results, dialogues, chat_for(endpoint, model, key_file, concurrency=concurrency))
+            results.show()
+            results.write(json_out)
+            return
         vectors = embed(dialogues, MiniLMEmbedder())
     except OddFile as error:
         console.print(f"error: {error}\n{SOURCE}", style="red", markup=False)
         raise typer.Exit(2) from error
-    except Misconfigured as error:
+    except (Misconfigured, ModelAway) as error:
         console.print(f"error: {error}", style="red", markup=False)
         raise typer.Exit(2) from error
-    results = Results("segmentation", seed)
     for force in (False, True):
         figures = measure(dialogues, vectors, DETECTORS[detector](), force)
         params = {"detector": detector, "force": force, "dialogues": len(dialogues)}

@@ -111,6 +111,15 @@ class Asker:
         """What stands in the way of calls, for people; empty if nothing does."""
         return self._gate.obstacle()
 
+    @property
+    def setbacks(self) -> int:
+        """How often in a row the model was asked again for nothing, once it counted as away."""
+        return self._gate.setbacks
+
+    def exhausted(self) -> str:
+        """Which tenants wait for tokens, for people; empty if none does."""
+        return self._gate.exhausted()
+
     def wait_until_open(self, seconds: float) -> bool:
         """Wait until calls may begin, a probe included, at most so long; return whether they may."""
         return self._gate.wait_until_open(seconds)

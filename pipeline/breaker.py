@@ -67,6 +67,11 @@ class Breaker:
         """Whether the model counts as away, a probe under way included."""
         return self._openings > 0
 
+    @property
+    def openings(self) -> int:
+        """How often in a row it has opened; 0 while it is closed."""
+        return self._openings
+
     def wait_seconds(self, now: float) -> float | None:
         """How long no call may begin: 0 if one may now, None until a probe's outcome is known."""
         hold = max(self._asked_until, self._probe_at if self.is_open else 0.0) - now

@@ -30,7 +30,9 @@ class ChatFields(BaseModel):
     chat_url: str | None = Field(
         None, description="an OpenAI-compatible endpoint, up to and with its version: http://127.0.0.1:8000/v1"
     )
-    chat_model: str | None = Field(None, min_length=1, description="the model's name there; default: its only one")
+    chat_model: str | None = Field(
+        None, min_length=1, description="the model's name there; default: the only one that it lists"
+    )
     boundaries_model: str | None = Field(None, min_length=1, description="another model there for boundaries")
     consolidation_model: str | None = Field(None, min_length=1, description="another model there for summaries")
     relations_model: str | None = Field(None, min_length=1, description="another model there for relations")
@@ -46,7 +48,7 @@ class ChatFields(BaseModel):
     chat_context_tokens: int | None = Field(
         None, ge=1024, description="the model's context; default: what the endpoint says, else 8,192"
     )
-    chat_guided: bool = Field(True, description="ask the endpoint to decode along the answer's JSON schema")
+    chat_guided: bool = Field(True, description="ask the model to decode along the answer's JSON schema")
     chat_temperature: float = Field(0.0, ge=0, le=2, description="sampling; 0 says the likeliest *")
     chat_seed: int | None = Field(0, description="of sampling, where the endpoint takes one")
     chat_timeout_seconds: float = Field(120, gt=0, le=3600, description="how long one call may take *")
@@ -77,7 +79,7 @@ class ChatFields(BaseModel):
         return self.chats if chosen is None else bool(chosen == "llm")
 
     def model_for(self, port: str) -> str | None:
-        """The model that serves a port, None for the endpoint's only one."""
+        """The endpoint's model that serves a port, None for its only one."""
         named: str | None = getattr(self, f"{port}_model")
         return named or self.chat_model
 

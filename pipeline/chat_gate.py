@@ -214,14 +214,25 @@ class ChatGate:
             if self._closed:
                 return f"the callers of {self._model} have ended"
             now = self._clock.now()
-            found = [self._held_up(now)] if self._breaker.is_open or self._breaker.wait_seconds(now) != 0 else []
-            if barred := self._budgets.barred(now):
-                last = max(self._budgets.wait_seconds(tenant, now) for tenant in barred)
-                found.append(
-                    f"{len(barred)} tenant(s) have used up their tokens for {self._model}: "
-                    f"{', '.join(sorted(barred)[:5])}{', …' if len(barred) > 5 else ''}; all go on within {last:.0f} s"
-                )
-            return "; ".join(found)
+            return self._held_up(now) if self._breaker.is_open or self._breaker.wait_seconds(now) != 0 else ""
+
+    @property
+    def setbacks(self) -> int:
+        """How often in a row the model was asked again for nothing, once it counted as away."""
+        return self._breaker.openings
+
+    def exhausted(self) -> str:
+        """Which tenants wait for tokens, for people; empty if none does."""
+        with self._changed:
+            now = self._clock.now()
+            barred = self._budgets.barred(now)
+            if not barred:
+                return ""
+            last = max(self._budgets.wait_seconds(tenant, now) for tenant in barred)
+            return (
+                f"{len(barred)} tenant(s) have used up their tokens for {self._model}: "
+                f"{', '.join(sorted(barred)[:5])}{', …' if len(barred) > 5 else ''}; all go on within {last:.0f} s"
+            )
 
     def close(self) -> None:
         """End; who waits gets `ModelAway`. Calls under way are the model's to end."""

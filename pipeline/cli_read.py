@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -53,17 +54,20 @@ def show(state: AnyState, tenant: str, user: str) -> dict[str, Any]:
 
 def doctor(settings: Settings, state: AnyState | None, *, with_settings: bool) -> dict[str, Any]:
     """Versions, models at hand, devices, and what stands in for what."""
+    from . import chat_runtime  # its client takes a while to load
+
+    thinkers = chat_runtime.thinkers(settings)
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "machine": {"system": platform.system(), "architecture": platform.machine(), "cores": os.cpu_count()},
         "versions": {name: _version(name) for name in (*_PACKAGES, *_FAISS)},
         "models": {
             "embedder": runtime.embedder_at_hand(settings),
-            "boundary detector": "text-tiling over the embedder (stands in for an LLM)",
-            "summarizer": "extraction (stands in for an LLM)",
-            "relation scorer": "rules (stands in for an LLM)",
+            "boundary detector": thinkers["boundaries"],
+            "summarizer": thinkers["consolidation"],
+            "relation scorer": thinkers["relations"],
             "re-ranker": "none yet",
-            "chat model": "none needed",
+            "chat model": chat_runtime.chat_at_hand(settings),
         },
         "devices": {"embedder": "cpu", "index": "cpu"},
         "environment": {
@@ -76,7 +80,20 @@ def doctor(settings: Settings, state: AnyState | None, *, with_settings: bool) -
         with opened(state) as (facts, readers):
             kind = "database" if located(state).directory is None else "directory"
             found["state"] = {kind: str(state), **asdict(facts), **totals(readers)}
+            found["asked_of_chat_models"] = asked(readers)
     return found
+
+
+def asked(readers: Iterable[Reader]) -> dict[str, str]:
+    """What all tasks asked of chat models, by model and prompt."""
+    sums: dict[str, Counter[str]] = {}
+    for usage in (usage for reader in readers for usage in reader.model_usage()):
+        counts = {"calls": usage.calls, "into": usage.prompt_tokens, "out": usage.completion_tokens}
+        sums.setdefault(f"{usage.model}, {usage.prompt}", Counter()).update(counts)
+    return {
+        name: f"{found['calls']:,} calls, {found['into']:,} tokens in, {found['out']:,} out"
+        for name, found in sorted(sums.items())
+    }
 
 
 @contextmanager

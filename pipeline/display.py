@@ -172,10 +172,11 @@ def dead_letters_table(letters: Sequence[Mapping[str, Any]], total: int) -> Tabl
 def doctor_view(found: Mapping[str, Any]) -> RenderableType:
     """What `doctor` found, one table per heading."""
     parts: list[RenderableType] = [Text(f"Python {found['python']}")]
-    for heading in ("machine", "versions", "models", "devices", "environment", "state", "settings"):
-        if heading not in found:
+    headings = ("machine", "versions", "models", "devices", "environment", "state", "asked_of_chat_models", "settings")
+    for heading in headings:
+        if not found.get(heading):
             continue
-        table = Table(title=heading, title_justify="left", show_header=False)
+        table = Table(title=heading.replace("_", " "), title_justify="left", show_header=False)
         table.add_column("name")
         table.add_column("value", overflow="fold")
         for name, value in found[heading].items():

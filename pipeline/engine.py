@@ -6,10 +6,11 @@ Written once for the library and the command line; the adapters come from
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from ..memory.errors import RaygamError, Retryable
+from ..memory.errors import ModelAway, RaygamError, Retryable
 from ..memory.model import User
 from ..memory.ports import Reader, Store
 from ..memory.writes import SourcePosition
@@ -19,7 +20,9 @@ from .intake import Intake
 from .records import EndOfSession, Turn
 from .shard import API_SOURCE, Receipt, Shard, ShardSettings
 from .whereabouts import this_process
-from .worker import Models, Worker
+from .worker import Models, SlowPath, Worker
+
+_REST_SECONDS = 0.5
 
 
 class Engine:
@@ -35,6 +38,7 @@ class Engine:
         worker_group: tasks applied together.
         max_open_tasks: `apply` waits while more tasks are open (back-pressure).
         max_waiting_turns: and while more turns wait, in memory, for open tasks of their users.
+        new_worker: makes each thread's worker; default: one that thinks with `models`, `worker_group` tasks at a time.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Engine:
         worker_group: int = 32,
         max_open_tasks: int = 2000,
         max_waiting_turns: int = 100_000,
+        new_worker: Callable[[], SlowPath] | None = None,
     ) -> None:
         self.intake = intake
         self.models = models
@@ -60,15 +65,16 @@ class Engine:
         self._stopping = False
         self._failure: Exception | None = None
         self._obstacle: Retryable | None = None  # what the workers keep running into
+        self._setbacks: dict[SlowPath, int] = {}
         partitions = range(store.facts.partitions)
         self._shards = [Shard(store.writer(at, this_process()), settings, clock_us, self._signal) for at in partitions]
         self._readers: list[Reader] = [store.reader(at) for at in partitions]
-        self._inline = Worker(models, worker_group)
+        new_worker = new_worker or (lambda: Worker(models, worker_group))
+        self._workers = [new_worker() for _ in range(workers or 1)]  # the first works in the caller's thread if none is
         self._inline_lock = threading.Lock()
+        self._rounds = itertools.count()
         self._threads = [
-            threading.Thread(
-                target=self._work, args=(Worker(models, worker_group), at), name=f"raygam-worker-{at}", daemon=True
-            )
+            threading.Thread(target=self._work, args=(self._workers[at],), name=f"raygam-worker-{at}", daemon=True)
             for at in range(workers)
         ]
         for thread in self._threads:
@@ -137,6 +143,8 @@ class Engine:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
+        for worker in self._workers:
+            worker.close()
         for reader in self._readers:
             reader.close()
         for shard in self._shards:
@@ -179,7 +187,9 @@ class Engine:
                         self._changed.wait(timeout=1.0)
             else:
                 with self._inline_lock:
-                    self._work_round(self._inline, 0)
+                    if not self._work_round(self._workers[0]):
+                        self._tell_obstacle(self._workers[0])
+                        self._workers[0].rest(_REST_SECONDS)
 
     def _refuse_closed(self) -> None:
         if self._stopping:
@@ -190,7 +200,7 @@ class Engine:
             self._signals += 1
             self._changed.notify_all()
 
-    def _work(self, worker: Worker, first: int) -> None:
+    def _work(self, worker: SlowPath) -> None:
         failures = 0
         while True:
             with self._changed:
@@ -198,9 +208,9 @@ class Engine:
                     return
                 seen = self._signals
             try:
-                did = self._work_round(worker, first)
-                if failures:
-                    failures, self._obstacle = 0, None
+                did = self._work_round(worker)
+                failures = 0
+                self._tell_obstacle(worker)
             except Retryable as error:
                 failures += 1
                 if failures > len(backoff.PAUSES):  # whoever waits is told; it may last
@@ -216,18 +226,29 @@ class Engine:
                     self._changed.notify_all()
                 return
             if not did:
+                worker.rest(_REST_SECONDS)
                 with self._changed:
                     if not self._stopping and self._signals == seen:
                         self._changed.wait(timeout=1.0)
 
-    def _work_round(self, worker: Worker, first: int) -> bool:
+    def _work_round(self, worker: SlowPath) -> bool:
         did = False
         count = len(self._shards)
+        first = next(self._rounds)  # whoever has little room left does not always give it to the same partition
         for step in range(count):
             with self._changed:
                 if self._stopping:
                     return did
             at = (first + step) % count
-            done = worker.work(self._shards[at], self._readers[at])
-            did = did or bool(done.applied or done.failed)
+            did = bool(worker.work(self._shards[at], self._readers[at])) or did
         return did
+
+    def _tell_obstacle(self, worker: SlowPath) -> None:
+        """Let whoever waits know what the worker waits for, or that it waits no more."""
+        found, setbacks = worker.obstacle(), worker.setbacks()
+        if not found:
+            self._obstacle = None
+        elif self._obstacle is None or self._setbacks.get(worker) != setbacks:
+            self._setbacks[worker] = setbacks
+            self._obstacle = ModelAway(found)
+            self._signal()

@@ -16,7 +16,7 @@ from ..memory.proposal import Proposal
 from ..memory.writes import LeasedTask, StateFacts
 from .backoff import pause_after
 from .host import ShardHost
-from .worker import Models, Worker
+from .worker import SlowPath, rotated
 
 log = logging.getLogger("raygam.worker")
 _WAIT_SECONDS = 0.5
@@ -63,10 +63,8 @@ class LocalEngine:
     Args:
         host: opens them all; closed with the engine.
         facts: what the state was made with.
-        models: what the workers think with.
         readers: of every partition, beside the writers.
-        workers: threads of the slow path.
-        worker_group: tasks applied together.
+        workers: one for each thread of the slow path; closed with the engine.
         on_close: ends what the engine shares with nobody.
     """
 
@@ -74,11 +72,9 @@ class LocalEngine:
         self,
         host: ShardHost,
         facts: StateFacts,
-        models: Models,
         readers: Sequence[Reader],
+        workers: Sequence[SlowPath],
         *,
-        workers: int,
-        worker_group: int,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.host = host
@@ -88,19 +84,17 @@ class LocalEngine:
         self._stopping = threading.Event()
         self._obstacles: dict[str, str] = {}
         host.open(range(len(readers)))
+        self._workers = workers
         self._threads = [
-            threading.Thread(
-                target=self._work, args=(f"worker-{at}", Worker(models, worker_group)), name=f"raygam-worker-{at}",
-                daemon=True,
-            )
-            for at in range(workers)
-        ]  # fmt: skip
+            threading.Thread(target=self._work, args=(f"worker-{at}", worker), name=f"raygam-worker-{at}", daemon=True)
+            for at, worker in enumerate(workers)
+        ]
         for thread in self._threads:
             thread.start()
 
     def obstacles(self) -> list[str]:
         """Errors that workers try again after."""
-        return list(dict.fromkeys(self._obstacles.values()))
+        return list(dict.fromkeys((*self._obstacles.values(), *filter(None, (w.obstacle() for w in self._workers)))))
 
     def close(self) -> None:
         """Stop reading at a batch's edge and working after the present group; tasks stay for the next opening."""
@@ -108,20 +102,27 @@ class LocalEngine:
         self.host.stop_reading()
         for thread in self._threads:
             thread.join()
+        for worker in self._workers:
+            worker.close()
         for reader in self.readers:
             reader.close()
         self.host.close()
         self._on_close()
 
-    def _work(self, name: str, worker: Worker) -> None:
+    def _work(self, name: str, worker: SlowPath) -> None:
         failures = 0
+        rounds = 0
         while not self._stopping.is_set():
             try:
                 ready = self.host.wait_for_tasks(_WAIT_SECONDS)
-                for partition in dict.fromkeys((*worker.in_hand(), *ready)):
+                did = not ready
+                for partition in dict.fromkeys((*worker.in_hand(), *rotated(ready, rounds))):
                     if self._stopping.is_set():
                         return
-                    worker.work(HostPartition(self.host, partition, name), self.readers[partition])
+                    did = bool(worker.work(HostPartition(self.host, partition, name), self.readers[partition])) or did
+                if not did:
+                    worker.rest(_WAIT_SECONDS)
+                rounds += 1
                 failures = 0
                 self._obstacles.pop(name, None)
             except Exception as error:  # the top of the worker's thread: tried again, told, logged

@@ -20,11 +20,12 @@ from ..adapters.stub_embedder import StubEmbedder
 from ..memory.boundaries import TextTiling
 from ..memory.errors import Misconfigured
 from ..memory.model import TEMPLATE_VERSION
-from ..memory.ports import Embedder, Store
+from ..memory.ports import ChatModel, Embedder, Store
 from ..memory.relations import RuleRelationScorer
 from ..memory.summary import ExtractiveSummarizer
 from ..memory.writes import StateFacts
 from .batching import BatchingEmbedder, Behind
+from .chat_worker import ChatWorker
 from .config import Settings
 from .engine import Engine
 from .host import ShardHost
@@ -33,10 +34,11 @@ from .intake import Intake
 from .jobs import TopicJob
 from .local import LocalEngine
 from .location import AnyState, StateLocation, located
+from .metrics import Metrics, NoMetrics
 from .publisher import MessageSink
 from .reading import Reading
 from .topic_feed import TopicReader
-from .worker import Models
+from .worker import Models, SlowPath, Worker
 
 if TYPE_CHECKING:
     from ..adapters.postgres_store import PostgresStore
@@ -74,6 +76,35 @@ def make_embedder(name: str, settings: Settings) -> Embedder:
 def make_models(embedder: Embedder) -> Models:
     """The slow path without an LLM: text tiling, extraction and rules."""
     return Models(embedder, TextTiling(), ExtractiveSummarizer(), RuleRelationScorer())
+
+
+def make_worker(
+    models: Models,
+    settings: Settings,
+    *,
+    chat: ChatModel | None = None,
+    metrics: Metrics | None = None,
+    share: int = 1,
+) -> SlowPath:
+    """A worker of the slow path: one of rules, or one that asks chat models.
+
+    Args:
+        models: rules, and the embedder.
+        settings: name the chat models, if any.
+        chat: the model that serves all ports, if it is not an endpoint's.
+        metrics: where figures go.
+        share: workers that share the cap on calls under way and the tenants' budgets.
+
+    Raises:
+        Misconfigured: the settings name a model that needs Ray, or contradict each other.
+    """
+    if not settings.chats:
+        return Worker(models, settings.worker_group)
+    from . import chat_runtime  # its client takes a while to load
+
+    concurrency = max(1, settings.chat_concurrency // share)
+    minds = chat_runtime.minds(models, settings, chat, metrics or NoMetrics(), concurrency=concurrency, share=share)
+    return ChatWorker(minds, concurrency=concurrency, lease_seconds=settings.lease_seconds)
 
 
 def locate(state: str | Path) -> StateLocation:
@@ -126,11 +157,13 @@ def open_engine(state: AnyState, settings: Settings, *, workers: int | None = No
     """
     place = located(state)
     embedder, facts = _embedder_and_facts(place, settings)
+    models = make_models(embedder)
+    share = max(settings.workers if workers is None else workers, 1)
     store = _create_or_open(place, facts)
     try:
         return Engine(
             store,
-            make_models(embedder),
+            models,
             Intake(facts, embedder, settings.record_limits),
             settings.shard,
             clock_us=lambda: time.time_ns() // 1000,
@@ -138,6 +171,7 @@ def open_engine(state: AnyState, settings: Settings, *, workers: int | None = No
             worker_group=settings.worker_group,
             max_open_tasks=settings.open_tasks_limit,
             max_waiting_turns=settings.waiting_turns_limit,
+            new_worker=lambda: make_worker(models, settings, share=share),
         )
     except BaseException:
         store.close()
@@ -168,13 +202,12 @@ def open_local(state: AnyState, settings: Settings, *, workers: int | None = Non
             open_topic=lambda job: open_topic(job, facts),
             make_sink=lambda job: message_sink(settings, job),
         )
+        count = settings.workers if workers is None else workers
         engine = LocalEngine(
             host,
             facts,
-            make_models(slow_path),
             [store.reader(at) for at in range(facts.partitions)],
-            workers=settings.workers if workers is None else workers,
-            worker_group=settings.worker_group,
+            [make_worker(make_models(slow_path), settings, share=count) for _ in range(count)],
             on_close=end_model,
         )
         opened.pop_all()

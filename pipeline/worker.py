@@ -61,11 +61,48 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class WorkDone:
-    """What one round of a worker did."""
+    """What one round of a worker did; `begun` tasks are still thought about."""
 
     applied: int = 0
     failed: int = 0
     lost: int = 0
+    begun: int = 0
+
+    def __bool__(self) -> bool:
+        """Whether there was anything to do that the worker could do."""
+        return bool(self.applied or self.failed or self.begun)
+
+
+class SlowPath(Protocol):
+    """A worker, as whoever drives it sees it."""
+
+    def in_hand(self) -> list[int]:
+        """The partitions that it has claimed tasks of and could not work on."""
+        ...
+
+    def obstacle(self) -> str:
+        """What stands in the way of all tasks, empty if nothing does."""
+        ...
+
+    def setbacks(self) -> int:
+        """Rises each time that the obstacle was met again; 0 without one."""
+        ...
+
+    def work(self, shard: TaskSource, reader: Reader) -> WorkDone:
+        """Claim tasks of a partition and work on them.
+
+        Raises:
+            Retryable: the store or the embedder is away; call it again.
+        """
+        ...
+
+    def rest(self, seconds: float) -> None:
+        """When no partition had anything to do: wait while tasks are in flight or the model is away, at most so long."""
+        ...
+
+    def close(self) -> None:
+        """End; tasks in flight go back to their shards."""
+        ...
 
 
 class Worker:
@@ -89,6 +126,20 @@ class Worker:
     def in_hand(self) -> list[int]:
         """The partitions that it has claimed tasks of and could not work on."""
         return list(self._in_hand)
+
+    def obstacle(self) -> str:
+        """Rules are never away."""
+        return ""
+
+    def setbacks(self) -> int:
+        """None."""
+        return 0
+
+    def rest(self, seconds: float) -> None:
+        """Nothing is in flight."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def work(self, shard: TaskSource, reader: Reader) -> WorkDone:
         """Claim a group of tasks, propose, submit; return what became of them.
@@ -160,6 +211,12 @@ class Worker:
         except LeaseLost:
             return 0
         return 1
+
+
+def rotated(partitions: Sequence[int], rounds: int) -> list[int]:
+    """The same partitions from another one on each round: who has little room gives it to each in turn."""
+    first = rounds % len(partitions) if partitions else 0
+    return [*partitions[first:], *partitions[:first]]
 
 
 class TopicMemory:

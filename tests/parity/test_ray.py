@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.scripted_model import ScriptedModel
 from raygam import Memory
 from raygam.memory import identity
 from raygam.memory.model import User
@@ -53,6 +56,37 @@ def test_so_does_a_database(
         moved = engine_command("move", "0", str(1 - int(owned[0][-1])), "--state", other)
         assert moved["shard"] != owned[0]
         assert secretive.password not in f"{cluster.spec} {shown} {moved}"
+
+
+def test_so_does_a_chat_model_whose_worker_is_killed(tmp_path: Path, state_of: Callable[[Path | str], State]) -> None:
+    """Its answers are asked for once: the next worker finds those that the killed one was given."""
+    from raygam.actors.cluster import Cluster
+    from raygam.actors.driving import run_file
+
+    with ScriptedModel() as model:
+        settings = read_settings(embedder="stub", chat_url=model.url, chat_model=model.name, chat_concurrency=8)
+        cli_run.run(EXAMPLES / "dialogues.jsonl", tmp_path / "reference", settings, quiet=True)
+        undisturbed = model.calls()
+        model.seconds = 0.05
+        cluster = Cluster.open(tmp_path / "state", settings, shards=2, workers=1)
+        try:
+            pid = cluster.ask("progress").pids["worker-0"]
+
+            def kill() -> None:
+                model.wait_for_calls(sum(undisturbed.values()) + 20, 60)
+                os.kill(pid, signal.SIGKILL)
+
+            killing = threading.Thread(target=kill)
+            killing.start()
+            report = run_file(cluster, EXAMPLES / "dialogues.jsonl")
+            killing.join()
+            assert (report.accepted, report.interrupted) == (469, False)
+            assert cluster.ask("progress").replaced == {"worker-0": 1}
+        finally:
+            cluster.close()
+        calls = model.calls() - undisturbed
+    assert sum(calls.values()) <= sum(undisturbed.values()) + settings.chat_concurrency
+    assert state_of(tmp_path / "state") == state_of(tmp_path / "reference")
 
 
 def engine_command(*arguments: str) -> dict[str, Any]:

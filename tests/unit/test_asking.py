@@ -304,7 +304,8 @@ def test_a_tenant_without_tokens_is_barred_and_the_others_go_on() -> None:
     with pytest.raises(ModelAway, match=r"tenant acme .* used up") as away:
         bench.ask()
     assert away.value.retry_after_seconds == pytest.approx(51)
-    assert bench.asker.obstacle() == "1 tenant(s) have used up their tokens for replayed: acme; all go on within 51 s"
+    assert bench.asker.obstacle() == ""
+    assert bench.asker.exhausted() == "1 tenant(s) have used up their tokens for replayed: acme; all go on within 51 s"
     assert bench.ask(replace(PROMPT, user=BEN)) == [2]
     assert bench.asker.room() > 0
     bench.clock.seconds += 51
