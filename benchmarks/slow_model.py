@@ -69,11 +69,12 @@ def main(
         calls = sum(model.calls().values())
     results = Results("slow_model", seed)
     params = {"turns": turns, "users": users, "answer_seconds": seconds, "runs": repeats, "embedder": "stub"}
-    rates = [run.rate for run in without], [run.rate for run in slow]
-    _compare(results, "turns_per_second", "turns/s", *rates, params)
+    _compare(results, "turns_per_second", "turns/s", [run.rate for run in without], [run.rate for run in slow], params)
     for metric, quantile in (("latency_ms_p50", 0.5), ("latency_ms_p95", 0.95)):
-        figures = [[1000 * float(np.quantile(run.searches, quantile)) for run in runs] for runs in (without, slow)]
-        _compare(results, metric, "ms", *figures, params)
+        none, with_it = (
+            [1000 * float(np.quantile(run.searches, quantile)) for run in runs] for runs in (without, slow)
+        )
+        _compare(results, metric, "ms", none, with_it, params)
     results.add("llm_calls", calls, "calls", **params)
     results.add("tasks_waiting", statistics.median(run.waiting for run in slow), "tasks", **params)
     results.show()
