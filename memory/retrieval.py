@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,7 @@ class RetrievalResult:
         memories: best first.
         topics: those that narrowed the search, best first; beside the memories, not instead.
         candidate_share: candidates over the user's (visible) events; 0 for an empty memory.
+        latest: the latest (visible) event: the present of the memory; None for an empty one.
     """
 
     query: Query
@@ -81,6 +82,7 @@ class RetrievalResult:
     memories: tuple[RankedMemory, ...]
     topics: tuple[Topic, ...]
     candidate_share: float
+    latest: Event | None = None
 
 
 def retrieve(
@@ -116,9 +118,9 @@ def retrieve(
     if not len(seen):
         return RetrievalResult(parse_query(query, (), 0, 0), mode, (), (), 0.0)
     parsed = parse_query(query, view.speakers, int(seen.min()), int(seen.max()))
-    if mode == "flat":
-        return _flat(view, parsed, vector, index, k, visible)
-    return _graph_guided(view, parsed, vector, index, k, visible)
+    ranked = _flat if mode == "flat" else _graph_guided
+    latest = view.events[int(np.flatnonzero(visible.events)[seen.argmax()])]
+    return replace(ranked(view, parsed, vector, index, k, visible), latest=latest)
 
 
 def _graph_guided(

@@ -465,3 +465,13 @@ def test_the_document_carries_provenance() -> None:
     assert (first["source"], document["memories"][1]["source"]) == ("archive", "buffer")
     assert document["topics"][0]["id"] == "t"
     assert (document["mode"], document["candidate_share"], document["context"]) == ("gam", 1.0, "text")
+
+
+@pytest.mark.parametrize("mode", ["gam", "flat"])
+def test_a_result_names_the_latest_event_that_was_visible(mode: str) -> None:
+    graphs = Graphs()
+    for minute in (5, 9, 7):
+        graphs.say("tea", minute=minute)
+    assert graphs.ask("tea", k=1, mode=mode).latest == graphs.stored[1]
+    assert graphs.ask("tea", k=1, mode=mode, as_of_us=START_US + 8 * MINUTE_US).latest == graphs.stored[2]
+    assert graphs.ask("tea", k=1, mode=mode, as_of_us=START_US).latest is None
