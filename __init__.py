@@ -12,9 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .memory.errors import (
+    BadAnswer,
     Fenced,
     LeaseLost,
     Misconfigured,
+    ModelAway,
     RaygamError,
     Rejected,
     Retryable,
@@ -24,14 +26,18 @@ from .memory.errors import (
 from .memory.model import User
 
 if TYPE_CHECKING:
+    from .pipeline.answering import Answer
     from .pipeline.library import AddResult, Memory
 
 __all__ = [
     "AddResult",
+    "Answer",
+    "BadAnswer",
     "Fenced",
     "LeaseLost",
     "Memory",
     "Misconfigured",
+    "ModelAway",
     "RaygamError",
     "Rejected",
     "Retryable",
@@ -43,7 +49,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load the engine when it is first asked for: the domain alone imports in no time."""
-    if name in ("AddResult", "Memory"):
+    if name in ("AddResult", "Answer", "Memory"):
         from .pipeline import library
 
         return getattr(library, name)

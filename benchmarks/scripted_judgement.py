@@ -22,7 +22,9 @@ _EVENT = re.compile(rf"^(\d+)\b(?: \([^)]*\))?(?: \d\d:\d\d)? ({_STRING})[^:]*: 
 _TOPIC = re.compile(
     rf"^(\w+)(?: \([^)]*\)| {_STRING})?: ({_STRING}) keywords (\[.*?\])(?: entities (\[.*?\]))?(?: compare with (.*))?$"
 )
-_WORD = re.compile(r"[^\W\d_]{4,}|[\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af]{2}")
+_MEMORY = re.compile(rf"^(\d+) \w{{3}} (\d{{4}}-\d\d-\d\d) \d\d:\d\d ({_STRING})[^:]*: ({_STRING})")
+_QUESTION = re.compile(rf"^Question: ({_STRING})$", re.MULTILINE)
+_WORD = re.compile(r"[\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af]{2}|[^\W\d_\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af]{4,}")
 _NAME = re.compile(r"(?<=[\w,;] )[A-Z][a-z]+")
 _TOKEN = re.compile(r"[\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af]|\w+|[^\w\s]")
 _COMMON = frozenset(
@@ -105,6 +107,12 @@ def shown_topics(lines: Sequence[str]) -> list[ShownTopic]:
     return found
 
 
+def shown_memories(lines: Sequence[str]) -> list[Shown]:
+    """The memories of a block; lines that are none are passed over."""
+    read = [match for line in lines if (match := _MEMORY.match(line))]
+    return [Shown(int(each[1]), date.fromisoformat(each[2]), json.loads(each[3]), json.loads(each[4])) for each in read]
+
+
 def judged(messages: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> dict[str, Any]:
     """The answer to a prompt of `memory/prompts.py`; for any other schema a value of its form.
 
@@ -123,6 +131,8 @@ def judged(messages: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> 
         return _joined(shown_topics(found["PARTS"]))
     if "summary" in asked:
         return notes(events)
+    if "in_memory" in asked:
+        return quotation(shown_memories(found.get("MEMORIES", [])), _question(messages))
     answer: dict[str, Any] = {}
     if "relations" in asked:
         answer["relations"] = _relations(topics, named="new" in asked["relations"]["items"]["properties"])
@@ -168,6 +178,20 @@ def notes(events: Sequence[Shown]) -> dict[str, Any]:
         ][:10],
         "confidence": 0.9,
     }
+
+
+def quotation(memories: Sequence[Shown], question: str) -> dict[str, Any]:
+    """The words of the memory that shares most words with the question, the first of several; none, if none does."""
+    asked = _words(question)
+    best = max(memories, key=lambda memory: len(asked & memory.words), default=None)
+    if best is None or not asked & best.words:
+        return {"citations": [], "in_memory": False, "answer": ""}
+    return {"citations": [best.number], "in_memory": True, "answer": best.text}
+
+
+def _question(messages: Sequence[Mapping[str, Any]]) -> str:
+    asked = [match for message in messages if (match := _QUESTION.search(str(message.get("content", ""))))]
+    return str(json.loads(asked[0][1])) if asked else ""
 
 
 def _segments(events: Sequence[Shown], closes: bool) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ _INFERENCE = re.compile(
     r"|为什么|為什麼|为何|為何|怎么会|怎麼會|可能|大概|也许|也許|或许|或許|会不会|會不會|估计|估計|推测|推測|推断|推斷"
 )
 _SEVERAL = re.compile(
-    r"\bhow (?:many|much|often)\b|\bwhich\b|\blist\b|(?<!at )(?<!after )\ball\b|\bevery\b|\beach\b|\bboth\b|\bin common\b"
+    r"\bhow (?:many|much|often)\b|\bwhich\b|\blist\b|(?<!at )(?<!after )\ball\b(?! (?:\w*day|morning|afternoon|evening|night|week|month|year|summer|winter|the time)\b)|\bevery\b|\beach\b|\bboth\b|\bin common\b"
     r"|\b(?:what|who|where) else\b|\bwhat (?:are|were|other)\b|\b(?:kinds|types|sorts) of\b|\bname (?:some|two|three|four|five)\b"
     r"|\bwhat (?:\w+ )?\w+[^\Wsiu]s (?:do|does|did|has|have|had|is|are|was|were|can|will)\b"
     r"|多少|[几幾](?![乎何])|哪些|列出|列举|列舉|所有|全部|分别|分別|有什么|有什麼|(?<![成首])都(?=[有是去做买買喜看吃说說])"

@@ -1,4 +1,4 @@
-"""The commands: `raygam run | serve | search | show | dead-letters | doctor`.
+"""The commands: `raygam run | serve | search | answer | show | dead-letters | doctor`.
 
 With `--json` standard output is one object and everything else goes to standard error.
 """
@@ -12,7 +12,7 @@ import typer
 
 from ..memory.errors import Misconfigured
 from ..memory.model import DEFAULT_TENANT
-from . import cli_engine, cli_letters, cli_partitions, cli_read, cli_run, cli_tasks, cli_topics, display
+from . import cli_answer, cli_engine, cli_letters, cli_partitions, cli_read, cli_run, cli_tasks, cli_topics, display
 from .cli import EXIT_INTERRUPTED
 from .cli_state import State, StateToo
 from .config import read_settings
@@ -163,6 +163,43 @@ def search(
     if not answer["known_user"]:
         display.note(f"nothing is known of user {user} of tenant {tenant} in {state}")
     display.output.print(display.memories_view(display.shown(answer), explain=explain))
+
+
+@app.command()
+def answer(
+    user: Annotated[str, typer.Argument(help="The user whose memory is asked.")],
+    question: Annotated[str, typer.Argument(help="What is asked.")],
+    state: State,
+    k: Annotated[int, typer.Option("-k", "--k", min=1, max=1000, help="How many memories to answer from.")] = 10,
+    mode: Annotated[str, typer.Option("--mode", help="gam or flat.")] = "gam",
+    tenant: Tenant = DEFAULT_TENANT,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", help="Answer from what was said by this time, as of it (ISO 8601).")
+    ] = None,
+    chat_url: Annotated[
+        str | None,
+        typer.Option("--chat-url", help="An OpenAI-compatible endpoint, with its /v1; default: setting chat_url."),
+    ] = None,
+    chat_model: Annotated[
+        str | None,
+        typer.Option("--chat-model", help="The model's name there; default: setting chat_model, else its only one."),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", min=0.1, help="How long the model may take; default: chat_timeout_seconds."),
+    ] = None,
+    embedder: EmbedderName = None,
+    as_json: Json = False,
+) -> None:
+    """Have a chat model answer a question from a user's memory, with citations; also while a run writes."""
+    settings = read_settings(embedder=embedder, chat_url=chat_url, chat_model=chat_model)
+    given = cli_answer.answer(state, settings, tenant, user, question, k=k, mode=mode, as_of=as_of, seconds=seconds)
+    if as_json:
+        display.print_json(given)
+        return
+    if not given["known_user"]:
+        display.note(f"nothing is known of user {user} of tenant {tenant} in {state}")
+    display.output.print(cli_answer.answer_view(display.shown(given)))
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from ..memory.errors import Rejected
 from ..memory.model import DEFAULT_TENANT, User
 from ..memory.retrieval import RetrievalResult
 from . import runtime
+from .answering import Answer, answer
+from .asking import Asker
 from .config import Settings, read_settings
 from .engine import Engine
 from .reading import Reading
@@ -56,6 +59,8 @@ class Memory:
     def __init__(self, state: str | Path, **settings: Any) -> None:
         self._settings: Settings = read_settings(**settings)
         place = runtime.locate(state)
+        self._asker: Asker | None = None
+        self._asker_lock = threading.Lock()
         self._engine: Engine = runtime.open_engine(place, self._settings)
         try:
             self._reading: Reading = runtime.reading_of(
@@ -128,6 +133,50 @@ class Memory:
             as_user(user, tenant), query, k=k, mode=mode, min_position=min_position, as_of=as_of
         )
 
+    def answer(
+        self,
+        user: str | User,
+        question: str,
+        k: int = 10,
+        mode: str = "gam",
+        *,
+        tenant: str = DEFAULT_TENANT,
+        min_position: int | None = None,
+        as_of: str | None = None,
+        seconds: float | None = None,
+    ) -> Answer:
+        """Have a question answered by the chat model (`chat_url`, `chat_model`) from what a search for it finds.
+
+        Args:
+            user: the owner; a string is a user of `tenant`.
+            question: what is asked.
+            k: memories to answer from.
+            mode: of the search.
+            tenant: the tenant of a user given by its id.
+            min_position: see at least this position of the user's partition (`AddResult.positions`).
+            as_of: ISO 8601; only what was said by then is seen, and it is the answer's present.
+            seconds: how long the model may take, repeats included; default: `chat_timeout_seconds`.
+
+        Raises:
+            Rejected: an argument is wrong, or too long for the model.
+            Misconfigured: no chat model is named, it refuses these settings, or it is off for the tenant.
+            ModelAway: the model does not answer in time; memories can be had by `search`.
+            BadAnswer: none of its answers can be used.
+            Stale: the position is not reached.
+        """
+        return answer(
+            self._reading,
+            self._answering(),
+            as_user(user, tenant),
+            question,
+            seconds=self._settings.chat_timeout_seconds if seconds is None else seconds,
+            k=k,
+            mode=mode,
+            min_position=min_position,
+            as_of=as_of,
+            off_tenants=self._settings.chat_off_tenants,
+        )
+
     def show(self, user: str | User, *, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
         """Return the user's topics, relations, episodes with their cuts, and live buffers.
 
@@ -142,8 +191,20 @@ class Memory:
 
     def close(self) -> None:
         """Stop the workers after their present task and release the state. Open tasks stay."""
+        with self._asker_lock:
+            if self._asker is not None:
+                self._asker.close()
         self._reading.close()
         self._engine.close()
+
+    def _answering(self) -> Asker:
+        """The model that answers, from the first question on."""
+        from . import chat_runtime  # the client of an endpoint takes a while to load
+
+        with self._asker_lock:
+            if self._asker is None:
+                self._asker = chat_runtime.asker(chat_runtime.open_endpoint(self._settings), self._settings)
+            return self._asker
 
     def __enter__(self) -> Self:
         return self

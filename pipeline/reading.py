@@ -12,7 +12,7 @@ from typing import Any
 
 from ..memory import identity
 from ..memory.errors import Rejected, Stale
-from ..memory.linearise import linearise
+from ..memory.linearise import Budget, linearise
 from ..memory.model import User
 from ..memory.ports import Embedder, Reader, Store, VectorIndex, Vectors
 from ..memory.presentation import as_document
@@ -96,14 +96,22 @@ class Reading:
     def answer(self, user: User, query: str, **options: Any) -> dict[str, Any]:
         """Search, as one JSON-able document with the context for a prompt."""
         result = self.search(user, query, **options)
-        known = self._readers[self._partition(user)].version(user) is not None
-        head = {"tenant": user.tenant, "user_id": user.user_id, "query": query, "known_user": known}
+        head = {"tenant": user.tenant, "user_id": user.user_id, "query": query, "known_user": self.knows(user)}
         return head | as_document(result, self.context(result))
+
+    def knows(self, user: User) -> bool:
+        """Whether anything is stored of the user."""
+        return self._readers[self._partition(user)].version(user) is not None
+
+    @property
+    def budget(self) -> Budget:
+        """What a linearised context may have by default, counted by the embedder's tokenizer."""
+        return Budget(self._context_tokens, getattr(self._embedder, "count_tokens", count_tokens))
 
     def context(self, result: RetrievalResult, max_tokens: int | None = None) -> str:
         """Return the memories as text for a prompt, within a budget of the embedder's tokens."""
-        counter = getattr(self._embedder, "count_tokens", count_tokens)
-        return linearise(result.memories, self._context_tokens if max_tokens is None else max_tokens, counter)
+        budget = self.budget
+        return linearise(result.memories, budget.max_tokens if max_tokens is None else max_tokens, budget.count)
 
     def show(self, user: User) -> dict[str, Any]:
         """Everything the graphs hold of one user.

@@ -338,6 +338,7 @@ def test_an_answers_text_can_be_stored_and_shown() -> None:
                 "Did Ana buy the house in May?",
                 "What class does Bo teach?",
                 "Does Ana not like tea at all?",
+                "Where does Olive sleep all afternoon?",
                 "Who won?",
                 "安娜住在哪里？",
                 "安娜去成都看谁？",

@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_public_names_are_pinned() -> None:
     assert sorted(raygam.__all__) == [
-        *("AddResult", "Fenced", "LeaseLost", "Memory", "Misconfigured", "RaygamError", "Rejected"),
-        *("Retryable", "Stale", "StateLocked", "User"),
+        *("AddResult", "Answer", "BadAnswer", "Fenced", "LeaseLost", "Memory", "Misconfigured", "ModelAway"),
+        *("RaygamError", "Rejected", "Retryable", "Stale", "StateLocked", "User"),
     ]
     assert all(getattr(raygam, name) for name in raygam.__all__)
 
