@@ -83,15 +83,16 @@ class ChatWorker:
         return WorkDone(done.applied, done.failed, done.lost, len(leased))
 
     def rest(self, seconds: float) -> None:
-        """Wait while all threads are busy or the model is away, but not longer than this."""
+        """Wait while tasks are in flight, the model is away or tenants wait for tokens, but not longer than this."""
         deadline = time.monotonic() + seconds
         if self.obstacle():
             for asker in self._minds.distinct:
                 asker.wait_until_open(max(deadline - time.monotonic(), 0.0))
             return
+        spent = any(asker.exhausted() for asker in self._minds.distinct)
         with self._changed:
-            if self._in_flight:
-                before = self._in_flight
+            before = self._in_flight
+            if before or spent:  # tasks of tenants without tokens are ready, and not to be had
                 self._changed.wait_for(lambda: self._stopping or self._in_flight < before, timeout=seconds)
 
     def close(self) -> None:
