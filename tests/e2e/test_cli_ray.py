@@ -180,7 +180,7 @@ def test_ctrl_c_stops_at_an_edge_and_a_second_run_goes_on(
     assert state_of(state) == in_one_process
 
 
-@pytest.mark.slow
+@pytest.mark.long  # of the engine itself: `tests/crash/test_ray_faults.py`, each time
 def test_a_killed_driver_leaves_no_process_and_a_state_that_goes_on(
     source: Path, in_one_process: State, tmp_path: Path, state_of: Callable[[Path], State]
 ) -> None:
