@@ -5,14 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 from ..memory.model import Episode, Event, EventRelation, Layer, Topic, TopicRelation, User
-from ..memory.ports import LoggedTopics, Vectors
+from ..memory.ports import Vectors
+from ..memory.shadow import Consolidated, Shadow, Standing
 from ..memory.writes import (
     DeadLetter,
+    LoggedTopics,
     ModelUsage,
     OutboxMessage,
     PartitionInfo,
@@ -27,6 +30,7 @@ from .outbox_rows import first_messages
 from .place import Place
 from .queries import Queries
 from .schema import EVENT_STEP
+from .shadow_rows import to_archives, to_shadow, to_standing
 from .statements import Statements
 
 _PAGE = 1000
@@ -65,10 +69,10 @@ class LedgerReader(ABC):
     def _of(self, user: User) -> tuple[Any, ...]:
         return (user.tenant, user.user_id, *self._place.owners_here)
 
-    def version(self, user: User) -> tuple[int, int] | None:
-        """`(last seq, tasks applied)` of the user, None if unknown; equal means unchanged."""
+    def version(self, user: User) -> tuple[int, int, int] | None:
+        """`(last seq, tasks applied, rebuilds)` of the user, None if unknown; equal means unchanged."""
         found = self._read(self._queries.VERSION, self._of(user))
-        return (found[0][0], found[0][1]) if found else None
+        return (found[0][0], found[0][1], found[0][2]) if found else None
 
     def events(self, user: User, after_seq: int = 0, seqs: Sequence[int] | None = None) -> list[Event]:
         """Events with `seq > after_seq` by `seq`, or the named ones that are stored, in the order named."""
@@ -136,8 +140,9 @@ class LedgerReader(ABC):
         return turns
 
     def topics_logged(self, after: Mapping[User, int]) -> dict[User, LoggedTopics]:
-        """Topics with a log number above what is named per user; a user without any is left out."""
+        """What became of topics above the log number that is named per user; a user without any change is left out."""
         users = list(after)
+        known = [user for user in users if after[user]]
         with self.snapshot():
             here, base = self._place.owners_here, self._place.log_base
             asked = [(user.tenant, user.user_id, after[user] + base) for user in users]
@@ -145,6 +150,8 @@ class LedgerReader(ABC):
             found = sorted(logs, key=itemgetter(0, 1))
             newer = [(*users[at], id_) for at, _, _, id_, *_ in found if after[users[at]]]
             superseded = self._read(self._queries.SUPERSEDED_BY, (rows.encode(newer), *here)) if newer else []
+            held = rows.encode([(user.tenant, user.user_id, after[user] + base) for user in known])
+            forgotten = self._read(self._queries.TOPICS_GONE, (held, *here)) if known else []
         logged = {}
         for at, group in groupby(found, key=itemgetter(0)):
             mine = list(group)
@@ -156,6 +163,18 @@ class LedgerReader(ABC):
                 rows.to_vectors([row[2] for row in mine], self._dimension),
                 {old: new for old, new in superseded if new in ids},
             )
+        return self._with_gone(logged, known, forgotten)
+
+    def _with_gone(
+        self, logged: dict[User, LoggedTopics], users: Sequence[User], forgotten: Sequence[rows.Row]
+    ) -> dict[User, LoggedTopics]:
+        """The same with the topics that are gone, from `(place among the users, log number, id)`."""
+        none = rows.to_vectors([], self._dimension)
+        for at, group in groupby(sorted(forgotten), key=itemgetter(0)):
+            mine = list(group)
+            kept = logged.get(users[at]) or LoggedTopics(0, (), none, {})
+            last = max(kept.log_seq, mine[-1][1] - self._place.log_base)
+            logged[users[at]] = replace(kept, log_seq=last, gone=frozenset(row[2] for row in mine))
         return logged
 
     def answers(self, task_ids: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -206,6 +225,19 @@ class LedgerReader(ABC):
             for number, *values, run, done in page:
                 yield StoredLetter(number, DeadLetter(*values), run, bool(done))
             after = page[-1][0]
+
+    def standings(self) -> list[Standing]:
+        """Every user of the partition that has episodes, in the order in which they came."""
+        return [to_standing(row) for row in self._read(self._queries.STANDINGS, self._place.owners_here)]
+
+    def archives(self, user: User) -> list[Consolidated]:
+        """The user's episodes by task, in the order in which the tasks were applied."""
+        return to_archives(user, self._read(self._queries.ARCHIVES, self._of(user)))
+
+    def shadow(self, user: User) -> Shadow | None:
+        """The user's shadow; None if there is none, or if it has been switched to."""
+        found = self._read(self._queries.SHADOW, self._of(user))
+        return to_shadow(user, found[0], self._dimension) if found else None
 
     def messages(self, kind: str, limit: int, max_bytes: int) -> list[OutboxMessage]:
         """The first messages of a kind that are still to be sent, in order, with their values."""

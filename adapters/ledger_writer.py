@@ -14,6 +14,7 @@ from ..memory.writes import SourcePosition, TaskCalls, TaskStatus, UserRow, Writ
 from . import rows
 from .outbox_rows import message_rows
 from .schema import EVENT_STEP
+from .shadow_writer import ShadowWriter
 from .shard_ledger import ShardLedger
 from .write_rules import check_write
 
@@ -68,6 +69,9 @@ class LedgerWriter(ShardLedger):
             self._write_archives(write, draft, next_seq)
             self._write_links(write, draft)
             self._write_users(write, draft)
+            self._write_shadows(write, draft)
+            # Turns to come are numbered behind what the vector log has by now.
+            next_seq = max(next_seq, (draft.next_vector_seq - 1) // EVENT_STEP + 1)
             self._write_dead_letters(write)
             self._write_messages(write, draft)
             self._write_replays(write)
@@ -127,6 +131,7 @@ class LedgerWriter(ShardLedger):
         users.update(dict.fromkeys(task.user for task in write.tasks))
         users.update(dict.fromkeys(closed.episode.user for closed in write.closed))
         users.update(dict.fromkeys(user for user, _ in write.links))
+        users.update(dict.fromkeys((*(each.user for each in write.shadows), *write.switched, *write.discarded)))
         users.update((row.user, row) for row in write.users)
         draft.owners = self._stored_owners(users)
         made = []
@@ -185,9 +190,14 @@ class LedgerWriter(ShardLedger):
                 raise self._fault("a task is parked that is done or not stored")
 
     def _write_calls(self, asked: TaskCalls) -> None:
-        held = self._session.execute(self._statements.HELD_TASK, (asked.task_id, asked.token)).fetchone()
-        if held is None:
-            raise _lease_lost(asked.task_id, asked.token)
+        if asked.token is None:
+            held = self._session.execute(self._statements.DONE_TASK, (asked.task_id,)).fetchone()
+            if held is None:
+                raise self._fault(f"calls were made again for task {asked.task_id}, which is not done")
+        else:
+            held = self._session.execute(self._statements.HELD_TASK, (asked.task_id, asked.token)).fetchone()
+            if held is None:
+                raise _lease_lost(asked.task_id, asked.token)
         many = self._session.executemany
         many(self._statements.INSERT_MODEL_CALL, rows.call_rows(asked.task_id, held[0], asked.calls))
         many(self._statements.ADD_TO_MODEL_CALL_MANY, rows.added_call_rows(asked.task_id, asked.calls))
@@ -307,6 +317,17 @@ class LedgerWriter(ShardLedger):
         if dropped:
             self._session.executemany(self._statements.DELETE_BUFFER_MANY, dropped)
         self._session.executemany(self._statements.UPSERT_BUFFER, upserts)
+
+    def _write_shadows(self, write: WriteSet, draft: _Draft) -> None:
+        if not (write.shadows or write.switched or write.discarded):
+            return
+        writer = ShadowWriter(self._session, self._statements, self._place, self._dimension)
+        for shadow in write.shadows:
+            writer.keep(draft.owners[shadow.user], shadow)
+        for user in write.switched:
+            draft.next_vector_seq = writer.switch(draft.owners[user], user, draft.next_vector_seq)
+        for user in write.discarded:
+            writer.discard(draft.owners[user])
 
     def _write_dead_letters(self, write: WriteSet) -> None:
         if write.dead_letters:

@@ -18,6 +18,7 @@ from .schema import (
     partition,
     replay,
     replay_letter,
+    shadow,
     task,
     topic,
     topic_relation,
@@ -42,6 +43,17 @@ _EVENT = (
     event.c.episode_id,
     event.c.dates,
     event.c.entities,
+)
+_EPISODE = (
+    episode.c.id,
+    episode.c.session_id,
+    episode.c.seqs,
+    episode.c.first_us,
+    episode.c.last_us,
+    episode.c.trigger,
+    episode.c.detector,
+    episode.c.confidence,
+    episode.c.reason,
 )
 _TOPIC = (
     topic.c.id,
@@ -69,6 +81,7 @@ class Queries:
         self._memory(dialect)
         self._vectors(dialect)
         self._tasks(dialect)
+        self._shadows(dialect)
         self._operations(dialect)
 
     def _memory(self, dialect: Dialect) -> None:
@@ -80,11 +93,7 @@ class Queries:
         is_wanted = (event.c.owner == owner_of_user(dialect)) & (event.c.seq == wanted.number)
         named = select(*_EVENT).select_from(wanted.table.join(event, is_wanted))
         self.EVENTS_NAMED = dialect.one(named.order_by(wanted.key), "wanted", *user)
-        episodes = of_user(
-            *(dialect, episode, episode.c.id, episode.c.session_id, episode.c.seqs),
-            *(episode.c.first_us, episode.c.last_us, episode.c.trigger, episode.c.detector),
-            *(episode.c.confidence, episode.c.reason),
-        )
+        episodes = of_user(dialect, episode, *_EPISODE)
         self.EPISODES = dialect.one(episodes.order_by(episode.c.first_us, episode.c.last_us, episode.c.id), *user)
         topics = of_user(dialect, topic, *_TOPIC)
         self.TOPICS = dialect.one(topics.order_by(topic.c.first_us, topic.c.last_us, topic.c.id), *user)
@@ -94,7 +103,7 @@ class Queries:
         places = (event_relation.c.source_seq, event_relation.c.target_seq, event_relation.c.type)
         follows = of_user(dialect, event_relation, *places, event_relation.c.weight)
         self.EVENT_RELATIONS = dialect.one(follows.order_by(*places), *user)
-        version = select(owner.c.last_seq, owner.c.tasks_applied).where(
+        version = select(owner.c.last_seq, owner.c.tasks_applied, owner.c.rebuilds).where(
             *(owner.c.tenant == bindparam("tenant"), owner.c.user_id == bindparam("user_id")),
             *dialect.is_here(owner.c.owner),
         )
@@ -146,6 +155,12 @@ class Queries:
         )
         entries = select(asked.key, vector_log.c.seq, vector_log.c.vector, *_TOPIC).select_from(logged).where(*here)
         self.TOPICS_LOGGED = dialect.one(entries, "asked", *dialect.owners_here)
+        removed = (vector_log.c.layer == literal_column("'topic'")) & (vector_log.c.removed == literal_column("1"))
+        forgotten = asked.table.join(owner, of_owner).join(
+            vector_log, (vector_log.c.owner == owner.c.owner) & later & BESIDE_EVENTS & removed
+        )
+        gone = select(asked.key, vector_log.c.seq, vector_log.c.ref).select_from(forgotten).where(*here)
+        self.TOPICS_GONE = dialect.one(gone, "asked", *dialect.owners_here)
         # What topics `[tenant, user_id, id]` have superseded: one that they relate to (a rule of the writer).
         newer = asked.text_at(2)
         superseded = (
@@ -164,6 +179,30 @@ class Queries:
         )
         known = known.where(model_call.c.answer.is_not(None), *dialect.is_here(model_call.c.owner))
         self.ANSWERS = dialect.one(known, "wanted", *dialect.owners_here)
+
+    def _shadows(self, dialect: Dialect) -> None:
+        """What topics are made anew from, and what was made so."""
+        counted = (
+            select(episode.c.owner, func.count().label("archived"))
+            .where(*dialect.is_here(episode.c.owner))
+            .group_by(episode.c.owner)
+            .subquery()
+        )
+        made = (shadow.c.label, shadow.c.episodes, shadow.c.switched)
+        standings = (
+            select(owner.c.tenant, owner.c.user_id, counted.c.archived, *made)
+            .join(counted, counted.c.owner == owner.c.owner)
+            .outerjoin(shadow, shadow.c.owner == owner.c.owner)
+        )
+        self.STANDINGS = dialect.one(standings.order_by(owner.c.owner), *dialect.owners_here)
+        archives = of_user(dialect, episode, episode.c.task_id, *_EPISODE).join(task, task.c.id == episode.c.task_id)
+        self.ARCHIVES = dialect.one(
+            archives.order_by(task.c.position_seq, task.c.ordinal, episode.c.ordinal), *user_names(dialect)
+        )
+        kept = of_user(
+            dialect, shadow, *(shadow.c.label, shadow.c.episodes, shadow.c.topics, shadow.c.relations, shadow.c.vectors)
+        )
+        self.SHADOW = dialect.one(kept.where(shadow.c.switched == literal_column("0")), *user_names(dialect))
 
     def _operations(self, dialect: Dialect) -> None:
         """What an operator looks at; `page` keeps each read short."""

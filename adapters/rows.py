@@ -166,6 +166,7 @@ def owner_row(owner: int, partition: int, row: UserRow) -> Row:
         row.tasks_applied,
         row.topics,
         0,
+        0,
     )
 
 

@@ -52,8 +52,7 @@ MAX_SHARED_PARTITIONS = 1 << 12
 BESIDE_EVENTS = text("(layer <> 'event' OR removed = 1)")
 """Entries of the vector log that no event leads to."""
 
-METADATA = MetaData()
-STATE_METADATA = MetaData()
+METADATA, STATE_METADATA = MetaData(), MetaData()
 
 Whole: TypeEngine[int] = BigInteger().with_variant(Integer(), "sqlite")
 Fraction: TypeEngine[float] = Double().with_variant(REAL(), "sqlite")
@@ -130,6 +129,7 @@ owner = _table(
     _column("tasks_applied", Whole),
     _column("topics", Whole),
     _column("open_from_seq", Whole),  # no event below it is without an episode
+    _column("rebuilds", Whole, server_default=text("0")),  # how often all topics were replaced
     PrimaryKeyConstraint("owner"),
     UniqueConstraint("tenant", "user_id"),
     CheckConstraint("open_tasks >= 0", name="owner_open_tasks"),
@@ -325,6 +325,15 @@ topic_relation = _table(
     CheckConstraint("source_id <> target_id", name="topic_relation_ends"),
     rowid=False,
 )
+
+shadow = _table(
+    "shadow",
+    *(_owner(), _column("label", Characters), _column("episodes", Whole), _column("switched", Integer)),
+    *(_column("topics", Characters), _column("relations", Characters), _column("vectors", LargeBinary)),
+    PrimaryKeyConstraint("owner"),
+    CheckConstraint("switched IN (0, 1)", name="shadow_switched"),
+)
+"""A user's topics and relations as another model made them; empty once they are switched to."""
 
 event_relation = _table(
     "event_relation",

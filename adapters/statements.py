@@ -43,6 +43,7 @@ from .schema import (
     topic_relation,
     vector_log,
 )
+from .shadow_statements import ShadowStatements
 from .task_statements import TaskStatements
 
 USER_COLUMNS = (
@@ -90,6 +91,7 @@ class Statements(TaskStatements):
         self._users(dialect)
         self._events(dialect)
         super().__init__(dialect)
+        self.shadows = ShadowStatements(dialect)
         self._archives(dialect)
 
     def _partition(self, dialect: Dialect) -> None:
@@ -196,7 +198,7 @@ class Statements(TaskStatements):
 
     def _users(self, dialect: Dialect) -> None:
         """Users, as the writer keeps them."""
-        kept = ("partition", "tenant", "user_id", "open_from_seq")
+        kept = ("partition", "tenant", "user_id", "open_from_seq", "rebuilds")
         self.UPSERT_OWNER = dialect.upsert(owner, (owner.c.owner,), kept)
         self.INSERT_OWNER = dialect.insert(owner)
         self.UPSERT_BUFFER = dialect.upsert(buffer, (buffer.c.owner, buffer.c.session_id), ())

@@ -32,6 +32,8 @@ class TaskStatements:
         self.INSERT_TASK = dialect.insert(task)
         held = (task.c.id == bindparam("task_id"), task.c.token == bindparam("held_token"), task.c.status == _LEASED)
         self.HELD_TASK = dialect.one(select(task.c.owner).where(*held), "task_id", "held_token")
+        done = (task.c.id == bindparam("task_id"), task.c.status == _DONE)
+        self.DONE_TASK = dialect.one(select(task.c.owner).where(*done), "task_id")
         self.FINISH_TASK = dialect.one(
             update(task).values(status=_DONE, error=_NULL, token=_NULL, lease_until_us=_NULL).where(*held),
             *("task_id", "held_token"),

@@ -21,6 +21,11 @@ def check_write(write: WriteSet, dimension: int, next_seq: int) -> None:
         raise ValueError(f"events must come by `seq`, from {next_seq} on; these are {seqs[:3]} … {seqs[-1]}")
     if write.event_sources and len(write.event_sources) != len(write.events):
         raise ValueError(f"{len(write.events)} events have {len(write.event_sources)} sources")
+    for shadow in write.shadows:
+        if shadow.vectors.shape != (len(shadow.topics), dimension):
+            raise ValueError(
+                f"shadow of {shadow.user}: {len(shadow.topics)} topics have vectors of shape {shadow.vectors.shape}"
+            )
     for closed in write.closed:
         if (closed.topic is None) != (closed.topic_vector is None):
             raise ValueError(f"episode {closed.episode.id} has a topic without a vector, or the other way round")

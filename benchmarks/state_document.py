@@ -97,4 +97,5 @@ class _Entry(NamedTuple):
 
 def _vectors(reader: Reader, user: User) -> list[_Entry]:
     log = reader.entries(user)
-    return [_Entry(ref, vector.tobytes()) for ref, vector in zip(log.refs, log.vectors, strict=True)]
+    added = zip(log.refs, log.vectors, log.removed, strict=True)
+    return [_Entry(ref, vector.tobytes()) for ref, vector, removed in added if not removed]

@@ -8,7 +8,7 @@ applies it. The same task gives the same proposal (invariant 8).
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -27,6 +27,7 @@ LATE = "late"
 """Trigger of an episode made of turns that belong inside or before an archived one."""
 
 Vectors = NDArray[np.float32]
+Judgement = Sequence[ScoredRelation]
 T = TypeVar("T")
 
 
@@ -250,7 +251,7 @@ def assemble(
     topic_vectors: Vectors,
     known: KnownTopics,
     compared: Sequence[Comparison],
-    judged: Sequence[Sequence[ScoredRelation]],
+    judged: Sequence[Judgement],
     edges: Sequence[EventRelation] = (),
 ) -> Proposal:
     """Return the proposal that judgements make: what is kept of them, which way it runs, what becomes past.
@@ -267,18 +268,23 @@ def assemble(
         edges: between events, one of them of these segments at least. Inside a segment they are its episode's,
             else the proposal's links.
     """
-    past = {topic.id for topic in known.topics if topic.superseded_by is not None}
-    topics = zip(compared, judged, topic_vectors, strict=True)
+    topics = topics_of(drafts, known, zip(compared, judged, topic_vectors, strict=True))
     inside, links = _placed(segments, edges)
-    episodes: list[ProposedEpisode] = []
-    for segment, drafted, own in zip(segments, drafts, inside, strict=True):
-        topic = None
-        if drafted is not None:
-            comparison, relations, vector = next(topics)
-            topic = _topic(drafted, comparison, vector, past, relations)
-            past.update(topic.supersedes)
-        episodes.append(_episode(segment, drafted, topic, own))
+    episodes = [_episode(*parts) for parts in zip(segments, drafts, topics, inside, strict=True)]
     return Proposal(task.id, token, tuple(episodes), links)
+
+
+def topics_of(
+    drafts: Sequence[Draft | None], known: KnownTopics, judged: Iterator[tuple[Comparison, Judgement, Vectors]]
+) -> list[ProposedTopic | None]:
+    """The topics that judgements make; `judged` has one for each draft that is not None."""
+    past = {topic.id for topic in known.topics if topic.superseded_by is not None}
+    topics: list[ProposedTopic | None] = []
+    for drafted in drafts:
+        topic = None if drafted is None else _topic(drafted, *next(judged), past)
+        past.update(topic.supersedes if topic else ())
+        topics.append(topic)
+    return topics
 
 
 def _placed(
@@ -311,9 +317,7 @@ def _episode(
     )
 
 
-def _topic(
-    drafted: Draft, compared: Comparison, vector: Vectors, past: Set[str], judged: Sequence[ScoredRelation]
-) -> ProposedTopic:
+def _topic(drafted: Draft, compared: Comparison, judged: Judgement, vector: Vectors, past: Set[str]) -> ProposedTopic:
     """A new topic with the relations that were judged; they run from the newer topic to the older by event time.
 
     `past` are topics that are superseded already: what made them so stays named.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -18,8 +17,10 @@ from numpy.typing import NDArray
 from .chat import ChatAnswer, ChatRequest, Prompt
 from .model import Cut, Episode, Event, EventRelation, Layer, Topic, TopicRelation, User
 from .proposal import Candidate, ScoredRelation, SegmentNotes
+from .shadow import Consolidated, Shadow, Standing
 from .writes import (
     DeadLetter,
+    LoggedTopics,
     ModelUsage,
     OutboxMessage,
     PartitionInfo,
@@ -240,8 +241,8 @@ class ShardReader(Protocol):
 class GraphReader(Protocol):
     """A user's graphs, read beside the writer from a snapshot. Thread-safe."""
 
-    def version(self, user: User) -> tuple[int, int] | None:
-        """`(last seq, tasks applied)` of the user, None if unknown; equal means unchanged."""
+    def version(self, user: User) -> tuple[int, int, int] | None:
+        """`(last seq, tasks applied, rebuilds of all topics)` of the user, None if unknown; equal means unchanged."""
         ...
 
     def events(self, user: User, after_seq: int = 0, seqs: Sequence[int] | None = None) -> list[Event]:
@@ -273,23 +274,6 @@ class VectorLogReader(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedTopics:
-    """A user's topics from a place of the vector log on.
-
-    Attributes:
-        log_seq: log number of the last.
-        topics: in the order of making.
-        vectors: theirs, `(len(topics), dimension)`.
-        superseded: topics made before, by id, that these have superseded, and by which.
-    """
-
-    log_seq: int
-    topics: Sequence[Topic]
-    vectors: Vectors
-    superseded: Mapping[str, str]
-
-
 class TaskReader(Protocol):
     """What the tasks of many users need, in few reads."""
 
@@ -302,7 +286,7 @@ class TaskReader(Protocol):
         ...
 
     def topics_logged(self, after: Mapping[User, int]) -> dict[User, LoggedTopics]:
-        """Topics with a log number above what is named per user; a user without any is left out."""
+        """What became of topics above the log number that is named per user; a user without any change is left out."""
         ...
 
     def answers(self, task_ids: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -331,6 +315,22 @@ class OperationsReader(Protocol):
 
     def model_usage(self) -> list[ModelUsage]:
         """What chat models were asked, summed per user, model and prompt, in this order."""
+        ...
+
+
+class ShadowReader(Protocol):
+    """What a user's topics are made anew from, and what was made so."""
+
+    def standings(self) -> list[Standing]:
+        """Every user of the partition that has episodes, in the order in which they came."""
+        ...
+
+    def archives(self, user: User) -> list[Consolidated]:
+        """The user's episodes by task, in the order in which the tasks were applied."""
+        ...
+
+    def shadow(self, user: User) -> Shadow | None:
+        """The user's shadow; None if there is none, or if it has been switched to."""
         ...
 
 
@@ -366,7 +366,9 @@ class Writer(Ledger, ShardReader, OutboxReader, Protocol):
     """A partition opened for writing."""
 
 
-class Reader(GraphReader, VectorLogReader, TaskReader, OperationsReader, LetterReader, OutboxReader, Protocol):
+class Reader(
+    GraphReader, VectorLogReader, TaskReader, OperationsReader, ShadowReader, LetterReader, OutboxReader, Protocol
+):
     """A partition opened for reading, beside its writer. Thread-safe."""
 
     def snapshot(self) -> AbstractContextManager[None]:

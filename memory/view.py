@@ -65,7 +65,7 @@ class MemoryView:
 
     Attributes:
         user: the owner.
-        version: `(last seq, tasks applied)` that the view has seen; None while empty.
+        version: `(last seq, tasks applied, rebuilds)` that the view has seen; None while empty.
         events: by ordinal.
         refs: their references in the vector index, by ordinal.
         topics: by topic ordinal, in the order in which they were met.
@@ -76,7 +76,7 @@ class MemoryView:
 
     def __init__(self, user: User) -> None:
         self.user = user
-        self.version: tuple[int, int] | None = None
+        self.version: tuple[int, int, int] | None = None
         self.events: list[Event] = []
         self.refs: list[str] = []
         self.topics: list[Topic] = []
@@ -113,7 +113,8 @@ class MemoryView:
         """Take over what the store has gained since the last refresh; False if nothing has.
 
         New events are read once. When tasks were applied, episodes, topics and relations
-        are read anew, and the events of new episodes with the attributes found in them.
+        are read anew, and the events of new episodes with the attributes found in them. After a
+        rebuild the topics that the view has met are met no more.
         """
         version = reader.version(self.user)
         if version is None or version == self.version:
@@ -124,7 +125,10 @@ class MemoryView:
         self._add(new)
         if new:
             self._after_seq = max(event.seq for event in new)
-        if version[1] != tasks_before:
+        rebuilt = self.version is not None and version[2] != self.version[2]
+        if rebuilt:
+            self._forget_topics()
+        if rebuilt or version[1] != tasks_before:
             self._reload_graphs(reader)
         self._parts = None
         self.version = version
@@ -252,6 +256,15 @@ class MemoryView:
         near = second[0] - first[0] <= NEIGHBOUR_GAP_US
         self.next.values[first[2]] = second[2] if near else -1
         self.previous.values[second[2]] = first[2] if near else -1
+
+    def _forget_topics(self) -> None:
+        """Stand as if no episode had been met yet: all of them are met again, with the topics that they have now."""
+        self.topics = []
+        self.topic_ordinals = {}
+        self.topic_lexical = LexicalIndex()
+        self.topic_of.values[:] = -1
+        self.related = []
+        self.episodes = {}
 
     def _reload_graphs(self, reader: GraphReader) -> None:
         new_episodes = [episode for episode in reader.episodes(self.user) if episode.id not in self.episodes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .chat import ModelCall
 from .model import Episode, Event, EventRelation, Layer, ResolvedDate, Topic, TopicRelation, User
 from .progression import Progress
+from .shadow import Shadow
 
 
 class TaskStatus(StrEnum):
@@ -138,10 +139,10 @@ class TaskChange:
 
 @dataclass(frozen=True, slots=True)
 class TaskCalls:
-    """What was asked of a chat model for a leased task."""
+    """What was asked of a chat model for a leased task, or, without a token, for one that is done and thought again."""
 
     task_id: str
-    token: str
+    token: str | None
     calls: Sequence[ModelCall]
 
 
@@ -285,6 +286,25 @@ class VectorEntries:
 
 
 @dataclass(frozen=True, slots=True)
+class LoggedTopics:
+    """A user's topics from a place of the vector log on.
+
+    Attributes:
+        log_seq: log number of the last entry.
+        topics: in the order of making.
+        vectors: theirs, `(len(topics), dimension)`.
+        superseded: topics made before, by id, that these have superseded, and by which.
+        gone: topics made before, by id, that are there no more.
+    """
+
+    log_seq: int
+    topics: Sequence[Topic]
+    vectors: NDArray[np.float32]
+    superseded: Mapping[str, str]
+    gone: Set[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class ArchivedEvent:
     """An event that an episode took, with the attributes found in it."""
 
@@ -317,7 +337,8 @@ class WriteSet:
     `links` are relations of their user's events beside those of `closed`; one that is stored
     already stays as it is. `calls` add to what is known of the same task and prompt.
     `reopened` names parked tasks that begin anew, `parked` unfinished ones, and why, that
-    a person puts aside.
+    a person puts aside. `shadows` take the place of their users' earlier ones, `switched` become what
+    is read, `discarded` go; a user is in one of the three at most.
 
     `events[i]` has the embedding `vectors[i]`, shape `(len(events), dimension)`.
     The ledger numbers the vector log: events first, in order, then topics. It numbers
@@ -339,6 +360,9 @@ class WriteSet:
     parked: list[tuple[str, str]] = field(default_factory=list)
     closed: list[ClosedEpisode] = field(default_factory=list)
     links: list[tuple[User, EventRelation]] = field(default_factory=list)
+    shadows: list[Shadow] = field(default_factory=list)
+    switched: list[User] = field(default_factory=list)
+    discarded: list[User] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     messages: list[OutboxMessage] = field(default_factory=list)
     acknowledged: dict[str, int] = field(default_factory=dict)

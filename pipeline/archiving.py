@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..memory import identity
 from ..memory.model import Episode, EventRelation, Topic, User
-from ..memory.proposal import Proposal, ProposedEpisode
+from ..memory.proposal import Proposal, ProposedEpisode, ProposedTopic
 from ..memory.writes import ArchivedEvent, BufferedEvent, ClosedEpisode, TaskRow
 
 
@@ -40,10 +40,18 @@ def closed_episode(
     ]
     if proposed.topic is None:
         return ClosedEpisode(episode, task.id, ordinal, events, proposed.relations)
+    topic = topic_of(episode, identity.topic_id(task.id, ordinal), proposed.topic)
     made = proposed.topic
-    topic = Topic(
-        id=identity.topic_id(task.id, ordinal),
-        user=task.user,
+    return ClosedEpisode(
+        episode, task.id, ordinal, events, proposed.relations, topic, made.vector, made.relations, made.supersedes
+    )
+
+
+def topic_of(episode: Episode, topic_id: str, made: ProposedTopic) -> Topic:
+    """The node that leads to an episode."""
+    return Topic(
+        id=topic_id,
+        user=episode.user,
         episode_id=episode.id,
         summary=made.summary,
         keywords=made.keywords,
@@ -57,9 +65,6 @@ def closed_episode(
         label=made.label,
         facts=made.facts,
         relationships=made.relationships,
-    )
-    return ClosedEpisode(
-        episode, task.id, ordinal, events, proposed.relations, topic, made.vector, made.relations, made.supersedes
     )
 
 

@@ -1,4 +1,4 @@
-"""The commands: `raygam run | serve | search | answer | show | dead-letters | doctor`.
+"""The commands: `raygam run | serve | search | answer | show | dead-letters | reconsolidate | doctor`.
 
 With `--json` standard output is one object and everything else goes to standard error.
 """
@@ -12,7 +12,18 @@ import typer
 
 from ..memory.errors import Misconfigured
 from ..memory.model import DEFAULT_TENANT
-from . import cli_answer, cli_engine, cli_letters, cli_partitions, cli_read, cli_run, cli_tasks, cli_topics, display
+from . import (
+    cli_answer,
+    cli_engine,
+    cli_letters,
+    cli_partitions,
+    cli_read,
+    cli_reconsolidate,
+    cli_run,
+    cli_tasks,
+    cli_topics,
+    display,
+)
 from .cli import EXIT_INTERRUPTED
 from .cli_state import State, StateToo
 from .config import read_settings
@@ -30,6 +41,7 @@ app.add_typer(cli_letters.letters, name="dead-letters")
 app.add_typer(cli_tasks.tasks, name="tasks")
 app.add_typer(cli_topics.topics, name="topics")
 app.command()(cli_topics.produce)
+app.command()(cli_reconsolidate.reconsolidate)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 Tenant = Annotated[str, typer.Option("--tenant", help="The tenant of the user.")]

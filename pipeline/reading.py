@@ -86,9 +86,10 @@ class Reading:
         partition = self._partition(user)
         with self._lock:
             view = self._view(user)
-            view.refresh(self._readers[partition])
-            self._check_position(partition, user, view, min_position)
-            self._projectors[partition].catch_up(user)
+            with self._readers[partition].snapshot():  # graphs and vectors of one moment: topics may be replaced
+                view.refresh(self._readers[partition])
+                self._check_position(partition, user, view, min_position)
+                self._projectors[partition].catch_up(user)
             result = retrieve(view, query, vector, self._index, k=k, mode=mode, as_of_us=as_of_us)
             self._forget()
         return result

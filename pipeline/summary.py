@@ -30,7 +30,7 @@ def user_document(reader: Reader, user: User) -> dict[str, Any]:
     return {
         "tenant": user.tenant,
         "user_id": user.user_id,
-        "topics": [_topic(topic) for topic in topics],
+        "topics": [topic_document(topic) for topic in topics],
         "relations": [
             {"source": held.source_id, "target": held.target_id, "type": held.type, "confidence": held.confidence}
             for held in relations
@@ -85,7 +85,8 @@ def relationships(topic: Topic) -> list[dict[str, str]]:
     return [{"subject": held.subject, "relation": held.relation, "object": held.object} for held in topic.relationships]
 
 
-def _topic(topic: Topic) -> dict[str, Any]:
+def topic_document(topic: Topic) -> dict[str, Any]:
+    """One topic."""
     return {
         "id": topic.id,
         "episode": topic.episode_id,

@@ -19,9 +19,9 @@ from ..memory.chat import ModelCall
 from ..memory.consolidation import Draft, KnownTopics, Segment
 from ..memory.errors import LeaseLost, Retryable
 from ..memory.model import User
-from ..memory.ports import BoundaryDetector, Embedder, LoggedTopics, Reader, RelationScorer, Summarizer
+from ..memory.ports import BoundaryDetector, Embedder, Reader, RelationScorer, Summarizer
 from ..memory.proposal import Proposal
-from ..memory.writes import LeasedTask
+from ..memory.writes import LeasedTask, LoggedTopics
 
 
 class TaskSource(Protocol):
@@ -238,9 +238,10 @@ class TopicMemory:
         for user in users:
             last, topics = self._held.get(user, _NOTHING)
             if user in logged:
-                self._count += len(logged[user].topics)
+                self._count -= len(topics.topics)
                 last, topics = logged[user].log_seq, _joined(topics, logged[user])
-            if topics.topics:
+                self._count += len(topics.topics)
+            if topics.topics or user in self._held:
                 self._held[user] = (last, topics)
                 self._held.move_to_end(user)
             found[user] = topics
@@ -255,13 +256,16 @@ _NOTHING = (0, KnownTopics((), np.zeros((0, 0), dtype=np.float32)))
 
 def _joined(known: KnownTopics, logged: LoggedTopics) -> KnownTopics:
     """Topics held and new ones, by time."""
-    before = known.topics
+    before, vectors = known.topics, known.vectors
+    if logged.gone:
+        kept = [at for at, topic in enumerate(before) if topic.id not in logged.gone]
+        before, vectors = [before[at] for at in kept], vectors[kept]
     if logged.superseded:
         before = [
             replace(topic, superseded_by=logged.superseded.get(topic.id, topic.superseded_by)) for topic in before
         ]
     topics = [*before, *logged.topics]
-    vectors = np.concatenate((known.vectors, logged.vectors)) if before else logged.vectors
+    vectors = np.concatenate((vectors, logged.vectors)) if before else logged.vectors
     by_time = [(topic.first_us, topic.last_us, topic.id) for topic in topics]
     order = sorted(range(len(topics)), key=by_time.__getitem__)
     if order != list(range(len(topics))):

@@ -29,7 +29,13 @@ FACTS = StateFacts(partitions=2, partitioner="murmur2", embedder="stub", dimensi
 ANNA = User("default", "anna")
 
 
-ADDED = (("topic", "label"), ("topic", "facts"), ("topic", "relationships"), ("task", "parked_by_person"))
+ADDED = (
+    ("topic", "label"),
+    ("topic", "facts"),
+    ("topic", "relationships"),
+    ("task", "parked_by_person"),
+    ("owner", "rebuilds"),
+)
 """Columns that tables of the first format do not have."""
 
 
@@ -249,7 +255,7 @@ def test_a_state_of_the_first_format_is_brought_up(directory: Path) -> None:
         store.writer(0).commit(turns(3))
     for path in directory.glob("partition-*.db"):
         with closing(sqlite3.connect(path)) as connection, connection:
-            for table in ("opening", "outbox", "replay_letter", "replay", "model_call"):
+            for table in ("opening", "outbox", "replay_letter", "replay", "model_call", "shadow"):
                 connection.execute(f"DROP TABLE {table}")
             for table, column in ADDED:
                 connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")

@@ -48,8 +48,8 @@ class Graphs:
     index: FaissFlatIndex = field(default_factory=lambda: FaissFlatIndex(256))
     logged: int = 0
 
-    def version(self, user: User) -> tuple[int, int] | None:
-        return (self.stored[-1].seq, self.tasks) if self.stored else None
+    def version(self, user: User) -> tuple[int, int, int] | None:
+        return (self.stored[-1].seq, self.tasks, 0) if self.stored else None
 
     def events(self, user: User, after_seq: int = 0, seqs: Sequence[int] | None = None) -> list[Event]:
         self.reads.append("events")

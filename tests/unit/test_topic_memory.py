@@ -9,7 +9,8 @@ from typing import Any, cast
 import numpy as np
 
 from raygam.memory.model import Topic, User
-from raygam.memory.ports import LoggedTopics, Reader
+from raygam.memory.ports import Reader
+from raygam.memory.writes import LoggedTopics
 from raygam.pipeline.worker import TopicMemory
 
 ANNA, BEN = User("t", "anna"), User("t", "ben")
@@ -26,20 +27,23 @@ class Log:
         self.entries: list[Topic] = []
         self.asked: list[dict[User, int]] = []
         self.by: dict[str, str] = {}
+        self.gone: list[tuple[int, User, str]] = []
 
     def topics_logged(self, after: Mapping[User, int]) -> dict[User, LoggedTopics]:
         self.asked.append(dict(after))
         found = {}
         for user, last in after.items():
             new = [(at, made) for at, made in enumerate(self.entries, 1) if made.user == user and at > last]
-            if new:
+            gone = [(at, id_) for at, owner, id_ in self.gone if owner == user and at > last] if last else []
+            if new or gone:
                 topics = [replace(made, superseded_by=self.by.get(made.id)) for _, made in new]
                 ids = {made.id for made in topics}
                 found[user] = LoggedTopics(
-                    new[-1][0],
+                    max(at for at, _ in (*new, *gone)),
                     topics,
-                    np.array([[at] for at, _ in new], np.float32),
+                    np.array([[at] for at, _ in new], np.float32).reshape(-1, 1),
                     {old: newer for old, newer in self.by.items() if newer in ids},
+                    frozenset(id_ for _, id_ in gone),
                 )
         return found
 
@@ -69,3 +73,20 @@ def test_it_holds_no_more_than_its_capacity() -> None:
     assert told(memory, log, ANNA, BEN) == told(TopicMemory(100), log, ANNA, BEN)
     told(memory, log, ANNA, BEN)
     assert log.asked[-1] == {ANNA: 0, BEN: 3}  # who was served first is forgotten
+
+
+def test_topics_that_are_gone_are_forgotten() -> None:
+    """A rebuild while the worker lives: its partition was another engine's in between."""
+    log, memory = Log(), TopicMemory(3)
+    log.entries += [topic(ANNA, "a", 1), topic(ANNA, "b", 2), topic(BEN, "c", 3)]
+    told(memory, log, ANNA, BEN)
+    log.gone += [(4, ANNA, "a"), (5, ANNA, "b")]
+    log.entries += [topic(BEN, "d", 4), topic(BEN, "e", 5), topic(ANNA, "new", 6)]
+    log.entries[0] = log.entries[1] = topic(User("t", "nobody"), "x", 0)
+    assert told(memory, log, ANNA, BEN) == told(TopicMemory(100), log, ANNA, BEN)
+    held, vectors = told(memory, log, ANNA)[ANNA]
+    assert [made.id for made in held] == ["new"]
+    assert vectors == [[6.0]]
+    log.gone.append((7, ANNA, "new"))
+    log.entries[5] = topic(User("t", "nobody"), "x", 0)
+    assert told(memory, log, ANNA) == {ANNA: ([], [])}

@@ -1,4 +1,4 @@
-"""What a chat model reads of an episode, what was asked of it, and tasks that a person parked, format 4."""
+"""What a chat model reads of an episode, what was asked of it, tasks that a person parked, topics made anew, format 4."""
 
 from __future__ import annotations
 
@@ -33,3 +33,17 @@ def upgrade() -> None:
         sqlite_strict=True,
     )
     op.create_index("model_call_of_owner", "model_call", ["owner"])
+    op.add_column("owner", sa.Column("rebuilds", WHOLE, nullable=False, server_default=sa.text("0")))
+    op.create_table(
+        "shadow",
+        sa.Column("owner", WHOLE, sa.ForeignKey("owner.owner"), nullable=False, autoincrement=False),
+        sa.Column("label", TEXT, nullable=False),
+        sa.Column("episodes", WHOLE, nullable=False),
+        sa.Column("switched", sa.Integer(), nullable=False),
+        sa.Column("topics", TEXT, nullable=False),
+        sa.Column("relations", TEXT, nullable=False),
+        sa.Column("vectors", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("owner"),
+        sa.CheckConstraint("switched IN (0, 1)", name="shadow_switched"),
+        sqlite_strict=True,
+    )
