@@ -23,6 +23,7 @@ from .whereabouts import this_process
 from .worker import Models, SlowPath, Worker
 
 _REST_SECONDS = 0.5
+_WAITING = "the tasks over them wait, and whoever opens the state next goes on with them"
 
 
 class Engine:
@@ -250,5 +251,5 @@ class Engine:
             self._obstacle = None
         elif self._obstacle is None or self._setbacks.get(worker) != setbacks:
             self._setbacks[worker] = setbacks
-            self._obstacle = ModelAway(found)
+            self._obstacle = ModelAway(f"{found}. Turns are stored and searchable; {_WAITING}")
             self._signal()
