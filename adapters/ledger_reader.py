@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -140,9 +139,8 @@ class LedgerReader(ABC):
         return turns
 
     def topics_logged(self, after: Mapping[User, int]) -> dict[User, LoggedTopics]:
-        """What became of topics above the log number that is named per user; a user without any change is left out."""
+        """Topics with a log number above what is named per user; a user without any is left out."""
         users = list(after)
-        known = [user for user in users if after[user]]
         with self.snapshot():
             here, base = self._place.owners_here, self._place.log_base
             asked = [(user.tenant, user.user_id, after[user] + base) for user in users]
@@ -150,8 +148,6 @@ class LedgerReader(ABC):
             found = sorted(logs, key=itemgetter(0, 1))
             newer = [(*users[at], id_) for at, _, _, id_, *_ in found if after[users[at]]]
             superseded = self._read(self._queries.SUPERSEDED_BY, (rows.encode(newer), *here)) if newer else []
-            held = rows.encode([(user.tenant, user.user_id, after[user] + base) for user in known])
-            forgotten = self._read(self._queries.TOPICS_GONE, (held, *here)) if known else []
         logged = {}
         for at, group in groupby(found, key=itemgetter(0)):
             mine = list(group)
@@ -163,18 +159,6 @@ class LedgerReader(ABC):
                 rows.to_vectors([row[2] for row in mine], self._dimension),
                 {old: new for old, new in superseded if new in ids},
             )
-        return self._with_gone(logged, known, forgotten)
-
-    def _with_gone(
-        self, logged: dict[User, LoggedTopics], users: Sequence[User], forgotten: Sequence[rows.Row]
-    ) -> dict[User, LoggedTopics]:
-        """The same with the topics that are gone, from `(place among the users, log number, id)`."""
-        none = rows.to_vectors([], self._dimension)
-        for at, group in groupby(sorted(forgotten), key=itemgetter(0)):
-            mine = list(group)
-            kept = logged.get(users[at]) or LoggedTopics(0, (), none, {})
-            last = max(kept.log_seq, mine[-1][1] - self._place.log_base)
-            logged[users[at]] = replace(kept, log_seq=last, gone=frozenset(row[2] for row in mine))
         return logged
 
     def answers(self, task_ids: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -155,12 +155,6 @@ class Queries:
         )
         entries = select(asked.key, vector_log.c.seq, vector_log.c.vector, *_TOPIC).select_from(logged).where(*here)
         self.TOPICS_LOGGED = dialect.one(entries, "asked", *dialect.owners_here)
-        removed = (vector_log.c.layer == literal_column("'topic'")) & (vector_log.c.removed == literal_column("1"))
-        forgotten = asked.table.join(owner, of_owner).join(
-            vector_log, (vector_log.c.owner == owner.c.owner) & later & BESIDE_EVENTS & removed
-        )
-        gone = select(asked.key, vector_log.c.seq, vector_log.c.ref).select_from(forgotten).where(*here)
-        self.TOPICS_GONE = dialect.one(gone, "asked", *dialect.owners_here)
         # What topics `[tenant, user_id, id]` have superseded: one that they relate to (a rule of the writer).
         newer = asked.text_at(2)
         superseded = (

@@ -26,12 +26,9 @@ class ShadowStatements:
         self.COUNT_EPISODES = dialect.one(
             select(func.count()).select_from(episode).where(episode.c.owner == of_owner), mine
         )
-        self.TOPIC_IDS = dialect.one(select(topic.c.id).where(topic.c.owner == of_owner).order_by(topic.c.id), mine)
+        self.TOPIC_IDS = dialect.one(select(topic.c.id).where(topic.c.owner == of_owner), mine)
         self.FORGET_RELATIONS = dialect.one(delete(topic_relation).where(topic_relation.c.owner == of_owner), mine)
-        self.FORGET_SUPERSEDED = dialect.one(
-            update(topic).values(superseded_by=_NULL).where(topic.c.owner == of_owner), mine
-        )
-        self.FORGET_TOPICS = dialect.one(delete(topic).where(topic.c.owner == of_owner), mine)
+        self.REPLACE_TOPIC = dialect.upsert(topic, (topic.c.id,), ("owner", "episode_id"))
         is_topic = vector_log.c.layer == literal_column("'topic'")
         self.FORGET_VECTORS = dialect.one(
             delete(vector_log).where(

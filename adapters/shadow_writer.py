@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..memory.errors import RaygamError
 from ..memory.model import Layer, User
 from ..memory.shadow import Shadow
@@ -46,10 +48,10 @@ class ShadowWriter:
             next_number: the vector log's next number in this partition.
 
         Returns:
-            The next number after it: the log tells of every old vector that it is gone, and of the new ones.
+            The next number after it: the log has the new vectors in the place of the old ones, behind all others.
 
         Raises:
-            RaygamError: there is no shadow, or it was not made from all of the user's episodes.
+            RaygamError: there is no shadow, or an episode would lose its topic.
         """
         shadows, run = self._statements.shadows, self._session.execute
         held = run(shadows.HELD, (owner,)).fetchone()
@@ -61,33 +63,34 @@ class ShadowWriter:
                 f"to: {made_from}; nothing was written: make it again (`raygam reconsolidate`)"
             )
         shadow = to_shadow(user, held, self._dimension)
-        gone = [id_ for (id_,) in run(shadows.TOPIC_IDS, (owner,)).fetchall()]
-        for statement in (
-            *(shadows.FORGET_RELATIONS, shadows.FORGET_SUPERSEDED, shadows.FORGET_TOPICS, shadows.FORGET_VECTORS),
-        ):
-            run(statement, (owner,))
-        self._insert(owner, shadow)
+        lost = {id_ for (id_,) in run(shadows.TOPIC_IDS, (owner,)).fetchall()} - {topic.id for topic in shadow.topics}
+        if lost:
+            raise RaygamError(
+                f"partition {self._place.partition} of {self._place.state}: the shadow of user {user} lacks the topics "
+                f"{', '.join(sorted(lost)[:3])}; nothing was written. This is a fault in raygam; please report it"
+            )
+        self._replace(owner, shadow)
         run(shadows.COUNT_REBUILD, (len(shadow.topics), owner))
-        many = self._session.executemany
-        many(shadows.KEEP, [switched_row(owner, shadow.label, shadow.episodes)])
+        self._session.executemany(shadows.KEEP, [switched_row(owner, shadow.label, shadow.episodes)])
         self._forget_answers(owner)
-        # Whose index holds the old vectors takes them out by these; the vectors themselves are in the log no more.
-        layer, first = str(Layer.TOPIC), self._place.log_base + next_number
-        removed: list[rows.Row] = [(first + at, owner, layer, id_, 1, None) for at, id_ in enumerate(gone)]
-        first += len(gone)
-        blobs = rows.vector_blobs(shadow.vectors)
-        added: list[rows.Row] = [
-            (first + at, owner, layer, topic.id, 0, blob)
+        first, blobs = self._place.log_base + next_number, rows.vector_blobs(shadow.vectors)
+        vectors: list[rows.Row] = [
+            (first + at, owner, str(Layer.TOPIC), topic.id, 0, blob)
             for at, (topic, blob) in enumerate(zip(shadow.topics, blobs, strict=True))
         ]
-        many(self._statements.INSERT_VECTOR, removed + added)
-        return next_number + len(removed) + len(added)
+        self._session.executemany(self._statements.INSERT_VECTOR, vectors)
+        return next_number + len(vectors)
 
-    def _insert(self, owner: int, shadow: Shadow) -> None:
-        """Topics first, then what names two of them."""
-        many = self._session.executemany
-        made = [rows.topic_row(owner, topic) for topic in shadow.topics]
-        many(self._statements.INSERT_TOPIC, [(*row[:11], None, *row[12:]) for row in made])
+    def _replace(self, owner: int, shadow: Shadow) -> None:
+        """Topics keep their ids, and what says something of two of them comes anew.
+
+        No row of a topic is deleted: for each, the database would look through all relations of the partition.
+        """
+        shadows, many = self._statements.shadows, self._session.executemany
+        self._session.execute(shadows.FORGET_RELATIONS, (owner,))
+        self._session.execute(shadows.FORGET_VECTORS, (owner,))
+        made = [rows.topic_row(owner, replace(topic, superseded_by=None)) for topic in shadow.topics]
+        many(shadows.REPLACE_TOPIC, made)
         edges = [rows.topic_relation_row(owner, relation) for relation in shadow.relations]
         many(self._statements.INSERT_TOPIC_RELATION, edges)
         older = [(topic.superseded_by, topic.id, owner) for topic in shadow.topics if topic.superseded_by is not None]

@@ -38,11 +38,6 @@ def topic_id(task: str, ordinal: int) -> str:
     return _digest("topic", task, str(ordinal))
 
 
-def rebuilt_id(task: str, label: str, rebuilds: int) -> str:
-    """Id that stands for a task where its topics are made anew: by what, and how often that was done before."""
-    return _digest("rebuilt", task, label, str(rebuilds))
-
-
 def letter_id(source: str, partition: int, offset: int) -> str:
     """Id of the message that tells of a dead letter: where the record lies."""
     return _digest("dead_letter", source, str(partition), str(offset))

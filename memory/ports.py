@@ -286,7 +286,7 @@ class TaskReader(Protocol):
         ...
 
     def topics_logged(self, after: Mapping[User, int]) -> dict[User, LoggedTopics]:
-        """What became of topics above the log number that is named per user; a user without any change is left out."""
+        """Topics with a log number above what is named per user; a user without any is left out."""
         ...
 
     def answers(self, task_ids: Sequence[str]) -> dict[str, dict[str, str]]:

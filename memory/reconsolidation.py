@@ -104,7 +104,7 @@ class RelationChange:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a switch would change; topics go by their episodes, by time, since their ids are new in any case.
+    """What a switch would change; topics go by their episodes, by time.
 
     Attributes:
         topics: that are added, gone or changed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -287,21 +287,19 @@ class VectorEntries:
 
 @dataclass(frozen=True, slots=True)
 class LoggedTopics:
-    """A user's topics from a place of the vector log on.
+    """A user's topics from a place of the vector log on; one that was made anew comes again.
 
     Attributes:
-        log_seq: log number of the last entry.
+        log_seq: log number of the last.
         topics: in the order of making.
         vectors: theirs, `(len(topics), dimension)`.
         superseded: topics made before, by id, that these have superseded, and by which.
-        gone: topics made before, by id, that are there no more.
     """
 
     log_seq: int
     topics: Sequence[Topic]
     vectors: NDArray[np.float32]
     superseded: Mapping[str, str]
-    gone: Set[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

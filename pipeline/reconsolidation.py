@@ -185,8 +185,6 @@ class Reconsolidation:
     def _made(self, run: _Run, at: int, held: Standing) -> Shadow | None:
         """A user's shadow; None if it was stopped."""
         anew, reader, user = run.anew, self._reader(at), held.user
-        version = reader.version(user)
-        assert version is not None
         archives = reader.archives(user)
         network = Network(user, anew.embedder.dimension)
         for start in range(0, len(archives), _TASKS_TOGETHER):
@@ -204,16 +202,15 @@ class Reconsolidation:
             for each, of_task, (_, scorer) in zip(group, drafts, ports, strict=True):
                 if run.stop():
                     return None
-                id_ = identity.rebuilt_id(each.task_id, anew.label, version[2])
                 count = sum(made is not None for made in of_task)
                 own, known = vectors[taken : taken + count], network.known()
                 taken += count
-                compared = comparisons(id_, of_task, own, known)
+                compared = comparisons(each.task_id, of_task, own, known)
                 judged = [scorer.relations(one.topic, one.candidates) for one in compared]
                 topics = topics_of(of_task, known, zip(compared, judged, own, strict=True))
                 network.add(
                     [
-                        (topic_of(episode, identity.topic_id(id_, ordinal), topic), topic)
+                        (topic_of(episode, identity.topic_id(each.task_id, ordinal), topic), topic)
                         for ordinal, (episode, topic) in enumerate(zip(each.episodes, topics, strict=True))
                         if topic is not None
                     ]

@@ -241,7 +241,7 @@ class TopicMemory:
                 self._count -= len(topics.topics)
                 last, topics = logged[user].log_seq, _joined(topics, logged[user])
                 self._count += len(topics.topics)
-            if topics.topics or user in self._held:
+            if topics.topics:
                 self._held[user] = (last, topics)
                 self._held.move_to_end(user)
             found[user] = topics
@@ -257,8 +257,9 @@ _NOTHING = (0, KnownTopics((), np.zeros((0, 0), dtype=np.float32)))
 def _joined(known: KnownTopics, logged: LoggedTopics) -> KnownTopics:
     """Topics held and new ones, by time."""
     before, vectors = known.topics, known.vectors
-    if logged.gone:
-        kept = [at for at, topic in enumerate(before) if topic.id not in logged.gone]
+    anew = {topic.id for topic in logged.topics}
+    kept = [at for at, topic in enumerate(before) if topic.id not in anew]
+    if len(kept) < len(before):
         before, vectors = [before[at] for at in kept], vectors[kept]
     if logged.superseded:
         before = [

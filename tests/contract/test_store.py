@@ -1167,10 +1167,10 @@ def two_topics(writer: Writer) -> None:
 
 
 ANEW = (
-    topic("anew-1", "episode-1", summary="Rope", superseded_by="anew-2", label="rope", facts=("it holds",)),
-    topic("anew-2", "episode-2", summary="Sail", first_us=3000, model="other/1"),
+    topic("topic-1", "episode-1", summary="Rope", superseded_by="topic-2", label="rope", facts=("it holds",)),
+    topic("topic-2", "episode-2", summary="Sail", first_us=3000, model="other/1"),
 )
-EDGES = (TopicRelation("anew-2", "anew-1", "contradict", 0.875),)
+EDGES = (TopicRelation("topic-2", "topic-1", "causal", 0.875),)
 
 
 def test_a_shadow_is_read_by_nobody_until_it_is_switched_to(writer: Writer, reader: Reader) -> None:
@@ -1200,17 +1200,13 @@ def test_a_shadow_is_read_by_nobody_until_it_is_switched_to(writer: Writer, read
     assert reader.topic_relations(ANNA) == list(EDGES)
     assert reader.version(ANNA) == (4, 2, 1)
     assert [row.topics for row in reader.users()] == [2]
-    assert reader.vectors(ANNA, Layer.TOPIC, ["anew-2", "anew-1"]).tolist() == kept.vectors[::-1].tolist()
+    assert reader.vectors(ANNA, Layer.TOPIC, ["topic-2", "topic-1"]).tolist() == kept.vectors[::-1].tolist()
     since = reader.entries(ANNA, last)
-    assert list(zip(since.refs, since.removed, strict=True)) == [
-        *(("topic-1", True), ("topic-2", True), ("anew-1", False), ("anew-2", False)),
-    ]
-    whole = reader.entries(ANNA)
-    added = [ref for ref, removed in zip(whole.refs, whole.removed, strict=True) if not removed]
-    assert added == ["1", "2", "3", "4", "anew-1", "anew-2"], "an index made anew meets nothing that is gone"
+    assert (since.refs, since.removed) == (["topic-1", "topic-2"], [False, False])
+    assert since.vectors.tolist() == kept.vectors.tolist()
+    assert reader.entries(ANNA).refs == ["1", "2", "3", "4", "topic-1", "topic-2"], "the old vectors are gone"
     logged = reader.topics_logged({ANNA: met.log_seq, BEN: 0})[ANNA]
-    assert ([made.id for made in logged.topics], logged.gone) == (["anew-1", "anew-2"], {"topic-1", "topic-2"})
-    assert logged.log_seq == since.seqs[-1]
+    assert (logged.topics, logged.log_seq) == (list(ANEW), since.seqs[-1])
     assert reader.topics_logged({ANNA: logged.log_seq}) == {}
     assert reader.topics_logged({ANNA: 0})[ANNA].topics == list(ANEW)
     assert reader.standings() == [Standing(ANNA, 2, "other/1", 2, switched=True)]
@@ -1227,7 +1223,7 @@ def test_turns_are_numbered_behind_what_a_switch_adds_to_the_log(writer: Writer,
     two_topics(writer)
     writer.commit(WriteSet(shadows=[shadowed(*ANEW, episodes=2, relations=EDGES)]))
     last: Any = writer
-    last._next_vector_seq = writer.counters()["seq"] * EVENT_STEP - 2
+    last._next_vector_seq = writer.counters()["seq"] * EVENT_STEP - 1
     writer.commit(WriteSet(switched=[ANNA]))
     at = int(reader.entries(ANNA).seqs[-1])
     writer.commit(turns(turn(writer.counters()["seq"])))
@@ -1235,14 +1231,16 @@ def test_turns_are_numbered_behind_what_a_switch_adds_to_the_log(writer: Writer,
     assert sorted(reader.entries(ANNA).seqs) == reader.entries(ANNA).seqs.tolist()
 
 
-def test_a_switch_to_nothing_removes_all(writer: Writer, reader: Reader) -> None:
+def test_a_switch_gives_a_topic_to_an_episode_that_had_none(writer: Writer, reader: Reader) -> None:
     two_topics(writer)
-    met = reader.topics_logged({ANNA: 0})[ANNA].log_seq
-    writer.commit(WriteSet(shadows=[Shadow(ANNA, "other/1", 2, (), np.zeros((0, 4), np.float32), ())]))
+    writer.commit(WriteSet(tasks=[task("task-3", at=5)], leases=[leased(task("task-3"))]))
+    third = turn(writer.counters()["seq"])
+    writer.commit(turns(third))
+    writer.commit(WriteSet(finished=[("task-3", "t1")], closed=[closed("episode-3", "task-3", third.seq)]))
+    added = topic("topic-3", "episode-3", first_us=5000)
+    writer.commit(WriteSet(shadows=[shadowed(*ANEW, added, episodes=3, relations=EDGES)]))
     writer.commit(WriteSet(switched=[ANNA]))
-    assert (reader.topics(ANNA), reader.topic_relations(ANNA)) == ([], [])
-    logged = reader.topics_logged({ANNA: met})[ANNA]
-    assert (logged.topics, logged.vectors.shape, logged.gone) == ((), (0, 4), {"topic-1", "topic-2"})
+    assert reader.topics(ANNA) == [*ANEW, added]
 
 
 def test_a_shadow_that_is_dropped_leaves_nothing(writer: Writer, reader: Reader) -> None:
@@ -1261,6 +1259,9 @@ def test_a_switch_is_refused_where_it_would_lose_an_episode(writer: Writer, read
         writer.commit(WriteSet(switched=[ANNA]))
     writer.commit(WriteSet(shadows=[shadowed(ANEW[1], episodes=1)]))
     with pytest.raises(RaygamError, match="1 of 2 episodes"):
+        writer.commit(WriteSet(switched=[ANNA]))
+    writer.commit(WriteSet(shadows=[shadowed(ANEW[1], episodes=2)]))
+    with pytest.raises(RaygamError, match="lacks the topics topic-1"):
         writer.commit(WriteSet(switched=[ANNA]))
     with pytest.raises(ValueError, match="shadow"):
         writer.commit(WriteSet(shadows=[replace(shadowed(*ANEW), vectors=vectors(1))]))

@@ -27,23 +27,20 @@ class Log:
         self.entries: list[Topic] = []
         self.asked: list[dict[User, int]] = []
         self.by: dict[str, str] = {}
-        self.gone: list[tuple[int, User, str]] = []
 
     def topics_logged(self, after: Mapping[User, int]) -> dict[User, LoggedTopics]:
         self.asked.append(dict(after))
         found = {}
         for user, last in after.items():
             new = [(at, made) for at, made in enumerate(self.entries, 1) if made.user == user and at > last]
-            gone = [(at, id_) for at, owner, id_ in self.gone if owner == user and at > last] if last else []
-            if new or gone:
+            if new:
                 topics = [replace(made, superseded_by=self.by.get(made.id)) for _, made in new]
                 ids = {made.id for made in topics}
                 found[user] = LoggedTopics(
-                    max(at for at, _ in (*new, *gone)),
+                    new[-1][0],
                     topics,
-                    np.array([[at] for at, _ in new], np.float32).reshape(-1, 1),
+                    np.array([[at] for at, _ in new], np.float32),
                     {old: newer for old, newer in self.by.items() if newer in ids},
-                    frozenset(id_ for _, id_ in gone),
                 )
         return found
 
@@ -75,18 +72,16 @@ def test_it_holds_no_more_than_its_capacity() -> None:
     assert log.asked[-1] == {ANNA: 0, BEN: 3}  # who was served first is forgotten
 
 
-def test_topics_that_are_gone_are_forgotten() -> None:
+def test_topics_made_anew_take_the_place_of_the_old_ones() -> None:
     """A rebuild while the worker lives: its partition was another engine's in between."""
-    log, memory = Log(), TopicMemory(3)
+    log, memory = Log(), TopicMemory(4)
     log.entries += [topic(ANNA, "a", 1), topic(ANNA, "b", 2), topic(BEN, "c", 3)]
     told(memory, log, ANNA, BEN)
-    log.gone += [(4, ANNA, "a"), (5, ANNA, "b")]
-    log.entries += [topic(BEN, "d", 4), topic(BEN, "e", 5), topic(ANNA, "new", 6)]
-    log.entries[0] = log.entries[1] = topic(User("t", "nobody"), "x", 0)
+    nobody = topic(User("t", "nobody"), "x", 0)
+    log.entries[:2] = [nobody, nobody]
+    log.entries += [replace(topic(ANNA, "b", 2), summary="anew"), replace(topic(ANNA, "a", 1), summary="anew")]
     assert told(memory, log, ANNA, BEN) == told(TopicMemory(100), log, ANNA, BEN)
     held, vectors = told(memory, log, ANNA)[ANNA]
-    assert [made.id for made in held] == ["new"]
-    assert vectors == [[6.0]]
-    log.gone.append((7, ANNA, "new"))
-    log.entries[5] = topic(User("t", "nobody"), "x", 0)
-    assert told(memory, log, ANNA) == {ANNA: ([], [])}
+    assert [(made.id, made.summary) for made in held] == [("a", "anew"), ("b", "anew")]
+    assert vectors == [[5.0], [4.0]]
+    assert memory._count == 3
