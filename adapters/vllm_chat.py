@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..memory.chat import ChatAnswer, ChatRequest, Message
-from ..memory.errors import Misconfigured, ModelAway, RaygamError, Rejected, TooLong
+from ..memory.errors import Misconfigured, ModelAway, Rejected, TooLong
 from ..memory.ports import ChatModel
 from .model_folder import LocalTokenizer, context_of, model_name
 from .vllm_figures import EngineFigures, Figures
@@ -85,10 +85,14 @@ class VllmChat:
 
     Args:
         options: what the engine is started with; `start` starts it.
+
+    Raises:
+        Misconfigured: the model's tokenizer or the length of its context is not at hand.
     """
 
     def __init__(self, options: VllmOptions) -> None:
         self.name = model_name(options.model)
+        self.context_tokens = context_of(options.model, options.context_tokens)
         self._options = options
         self._tokenizer = LocalTokenizer(options.model)
         self._figures = Figures()
@@ -101,11 +105,6 @@ class VllmChat:
         self._under_way: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="raygam-vllm", daemon=True)
-
-    @property
-    def context_tokens(self) -> int:
-        """Tokens that a request and its answer may have together."""
-        return context_of(self._options.model, self._options.context_tokens)
 
     @property
     def under_way(self) -> int:
@@ -236,8 +235,6 @@ class VllmChat:
             raise ModelAway(f"the model {self.name} is not at hand: {self._failure}") from error
         except (VLLMClientError, ValueError) as error:
             raise Rejected(f"vLLM does not take the request ({request.schema_name}): {error}") from error
-        except RaygamError:
-            raise
         except Exception as error:  # one request's accident, or too many that wait: the next may pass
             raise ModelAway(f"the model {self.name} failed ({error.__cause__ or error!r})") from error
         output = said[-1].outputs[0] if said else None

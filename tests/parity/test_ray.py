@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,12 +36,26 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return state
 
 
-@pytest.mark.parametrize(("shards", "workers"), [(1, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize(("shards", "workers"), [(1, 1), (2, 2)])
 def test_any_number_of_shards_builds_the_same(
     reference: Path, tmp_path: Path, shards: int, workers: int, state_of: Callable[[Path | str], State]
 ) -> None:
     with builds_the_same(reference, tmp_path / "state", shards, workers, state_of):
         pass
+
+
+def test_a_chat_model_that_cannot_be_had_is_told_and_holds_up_no_rules(
+    reference: Path, tmp_path: Path, state_of: Callable[[Path | str], State]
+) -> None:
+    rules = {"boundaries": "embedding", "consolidation": "extractive", "relations": "rules"}
+    chat = {"vllm_model": str(tmp_path / "no-model"), **rules}
+    with builds_the_same(reference, tmp_path / "state", 3, 1, state_of, **chat) as cluster:
+        deadline = time.monotonic() + 30
+        while not (said := [one for one in cluster.ask("progress").obstacles if one.startswith("chat-0: ")]):
+            assert time.monotonic() < deadline, "nobody says that the replica has no model"
+            time.sleep(0.1)
+        assert "no-model has no tokenizer.json" in said[0]
+        assert cluster.routes.chats() == {}
 
 
 def test_so_does_a_database(
@@ -103,14 +118,19 @@ def engine_command(*arguments: str) -> dict[str, Any]:
 
 @contextmanager
 def builds_the_same(
-    reference: Path, state: Path | str, shards: int, workers: int, state_of: Callable[[Path | str], State]
+    reference: Path,
+    state: Path | str,
+    shards: int,
+    workers: int,
+    state_of: Callable[[Path | str], State],
+    **settings: Any,
 ) -> Iterator[Any]:
     """Streams, compares answers, gives the engine to the block, ends it, and compares states."""
     from raygam.actors.cluster import Cluster
     from raygam.actors.driving import run_file
 
     place = runtime.locate(state)
-    cluster = Cluster.open(place, read_settings(embedder="stub"), shards=shards, workers=workers)
+    cluster = Cluster.open(place, read_settings(embedder="stub", **settings), shards=shards, workers=workers)
     try:
         report = run_file(cluster, EXAMPLES / "dialogues.jsonl")
         assert (report.accepted, report.duplicates, report.interrupted) == (469, 1, False)
