@@ -16,6 +16,7 @@ from ..memory.errors import Misconfigured, RaygamError, Retryable
 from ..memory.ports import Store
 from ..pipeline import runtime
 from ..pipeline.batching import BatchingEmbedder
+from ..pipeline.chat_config import PORTS
 from ..pipeline.config import Settings
 from ..pipeline.host import ShardHost
 from ..pipeline.intake import Intake
@@ -83,7 +84,8 @@ def make_worker(name: str, spec: ClusterSpec) -> WorkerParts:
     models = runtime.make_models(remote_embedder(spec, routes, behind=True))
     readers = [store.reader(at) for at in range(spec.facts.partitions)]
     metrics = RayMetrics()
-    chat = remote_chat(spec, routes) if spec.settings.vllm_model is not None else None
+    thinks = spec.settings.vllm_model is not None and any(map(spec.settings.thinks, PORTS))
+    chat = remote_chat(spec, routes) if thinks else None
     worker = runtime.make_worker(models, spec.settings, chat=chat, metrics=metrics, share=max(spec.workers, 1))
     return WorkerParts(worker, routes, readers, metrics)
 
