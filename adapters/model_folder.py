@@ -28,12 +28,14 @@ def context_of(model: str, given: int | None) -> int:
         given: by a person; None takes what the model's `config.json` says.
 
     Raises:
-        Misconfigured: nobody says it.
+        Misconfigured: nobody says it, or there is no such model.
     """
     if given is not None:
         return given
     path = _file(model, "config.json")
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path is not None else {}
+    if path is None:
+        raise _missing(model, "config.json")
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     for part in (config, config.get("text_config", {})):
         for key in _CONTEXT_KEYS:
             if isinstance(part.get(key), int):
@@ -58,10 +60,7 @@ class LocalTokenizer:
 
         path = _file(model, "tokenizer.json")
         if path is None:
-            raise Misconfigured(
-                f"the model {model} has no tokenizer.json at hand; vllm_model names a folder with the whole model, or a "
-                "model that is in the model hub's cache on every machine"
-            )
+            raise _missing(model, "tokenizer.json")
         self._tokenizer: Any = Tokenizer.from_file(str(path))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -69,6 +68,13 @@ class LocalTokenizer:
     def count(self, text: str) -> int:
         """Tokens of a text, without those that frame a message."""
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _missing(model: str, name: str) -> Misconfigured:
+    return Misconfigured(
+        f"the model {model} has no {name} here: it is neither a folder with the whole model nor a name whose files are in "
+        "the model hub's cache of this machine or can be fetched; look at vllm_model"
+    )
 
 
 def _file(model: str, name: str) -> Path | None:

@@ -54,7 +54,7 @@ def test_a_chat_model_that_cannot_be_had_is_told_and_holds_up_no_rules(
         while not (said := [one for one in cluster.ask("progress").obstacles if one.startswith("chat-0: ")]):
             assert time.monotonic() < deadline, "nobody says that the replica has no model"
             time.sleep(0.1)
-        assert "no-model has no tokenizer.json" in said[0]
+        assert "no-model has no config.json here" in said[0]
         assert cluster.routes.chats() == {}
 
 

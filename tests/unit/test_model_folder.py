@@ -40,6 +40,11 @@ def test_where_nobody_says_it_the_setting_is_named(tmp_path: Path) -> None:
         context_of(folder_with(tmp_path / "small", vocab_size=10), None)
 
 
+def test_a_model_that_is_not_there_is_told_by_name(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match=r"nowhere has no config\.json here.*vllm_model"):
+        context_of(str(tmp_path / "nowhere"), None)
+
+
 def test_a_folder_is_called_by_its_own_name(tmp_path: Path) -> None:
     assert model_name(folder_with(tmp_path / "Small-Instruct")) == "Small-Instruct"
     assert model_name("somebody/Small-Instruct") == "somebody/Small-Instruct"
