@@ -99,7 +99,7 @@ def _vllm_server(max_num_seqs: int) -> Iterator[Endpoint]:
     (port,) = free_ports(1)
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--host", "127.0.0.1"),
-        *("--port", str(port), "--max-model-len", "4096", "--dtype", "bfloat16", "--enforce-eager"),
+        *("--port", str(port), "--max-model-len", "4096", "--dtype", "float32", "--enforce-eager"),
         *("--max-num-seqs", str(max_num_seqs), "--served-model-name", "smollm2"),
         *("--structured-outputs-config", '{"backend":"xgrammar","disable_any_whitespace":true}'),
     ]
