@@ -118,6 +118,9 @@ def _wait(
     since = time.monotonic()
     own: Progress | None = None
     endless = isinstance(job, TopicJob) and job.until is None
+    settings = cluster.spec.settings
+    # A model that is being loaded takes its time; until then the workers say that it is away.
+    patience = max(_STANDSTILL_SECONDS, settings.chat_start_seconds if settings.vllm_model is not None else 0.0)
     while True:
         progress: Progress = cluster.ask("progress")
         on_progress(progress)
@@ -137,9 +140,9 @@ def _wait(
             moved, since = now, time.monotonic()
         elif endless:  # whoever follows a topic waits for its brokers as long as it takes
             pass
-        elif progress.obstacles and time.monotonic() - since > _STANDSTILL_SECONDS:
+        elif progress.obstacles and time.monotonic() - since > patience:
             raise Retryable(
-                f"nothing has moved for {_STANDSTILL_SECONDS:g} s: {'; '.join(progress.obstacles)}. What is stored "
+                f"nothing has moved for {patience:g} s: {'; '.join(progress.obstacles)}. What is stored "
                 "stays, and the next run goes on"
             )
         time.sleep(_POLL_SECONDS)
