@@ -9,12 +9,17 @@ of rate and latency, beside the spread that the runs without a model show among 
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,8 +29,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.kafka_broker import free_ports
 from benchmarks.results import Results
-from benchmarks.scripted_model import ScriptedModel
 from raygam import Memory
 
 console = Console(stderr=True)
@@ -57,16 +62,16 @@ def main(
     dialogue = _dialogue(turns, users, random.Random(seed))
     without: list[Run] = []
     slow: list[Run] = []
-    with ScriptedModel(seconds=seconds) as model, Progress(console=console) as progress:
+    with _model(seconds) as model, Progress(console=console) as progress:
         bar = progress.add_task("streaming", total=2 * repeats + 1)
         _run(dialogue[: turns // 4], users, workers=0)  # warms what is loaded once
         progress.advance(bar)
         for _ in range(repeats):
             without.append(_run(dialogue, users, workers=0))
             progress.advance(bar)
-            slow.append(_run(dialogue, users, workers=1, chat_url=model.url, chat_model=model.name))
+            slow.append(_run(dialogue, users, workers=1, chat_url=model))
             progress.advance(bar)
-        calls = sum(model.calls().values())
+        calls = _calls(model)
     results = Results("slow_model", seed)
     params = {"turns": turns, "users": users, "answer_seconds": seconds, "runs": repeats, "embedder": "stub"}
     _compare(results, "turns_per_second", "turns/s", [run.rate for run in without], [run.rate for run in slow], params)
@@ -79,6 +84,25 @@ def main(
     results.add("tasks_waiting", statistics.median(run.waiting for run in slow), "tasks", **params)
     results.show()
     results.write(json_out)
+
+
+@contextmanager
+def _model(seconds: float) -> Iterator[str]:
+    """The scripted model in a process of its own, as models are; gives its URL."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "benchmarks.scripted_model", "--port", str(port), "--seconds", str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            server.stdout.readline()  # it answers from here on
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            server.terminate()
+
+
+def _calls(url: str) -> int:
+    with urllib.request.urlopen(f"{url.removesuffix('/v1')}/stats", timeout=30) as reply:
+        return sum(json.load(reply)["calls"].values())
 
 
 def _compare(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,68 @@ import pytest
 from raygam import Memory, Rejected
 
 RAYGAM = [sys.executable, "-m", "raygam"]
+WARM = Path(__file__).with_name("warm_commands.py")
+
+
+class Warm:
+    """Commands in processes of their own, forked from one that has loaded what they need."""
+
+    def __init__(self, folder: Path) -> None:
+        self._out, self._err = folder / "out", folder / "err"
+        self._process = subprocess.Popen(
+            [sys.executable, str(WARM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, arguments: Sequence[str]) -> tuple[int, str, str]:
+        command = {
+            "argv": arguments,
+            "folder": str(Path.cwd()),
+            "environment": dict(os.environ),
+            "out": str(self._out),
+            "err": str(self._err),
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        code = int(self._process.stdout.readline())
+        return code, self._out.read_text(), self._err.read_text()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+_warm: list[Warm] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    _warm.append(Warm(tmp_path_factory.mktemp("warm")))
+    yield
+    _warm.pop().close()
 
 
 def raygam(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
-    done = subprocess.run([*RAYGAM, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout, done.stderr
+    ended, out, err = _warm[0].run(list(map(str, arguments)))
+    assert ended == code, err
+    assert "Traceback" not in err
+    return out, err
+
+
+def test_a_cold_process_does_the_same(tmp_path: Path) -> None:
+    source, state = tmp_path / "a.jsonl", tmp_path / "state"
+    source.write_text(line(0))
+    run(source, state)
+    arguments = ["search", "u1", "number0", "--state", str(state), "--json"]
+    cold = subprocess.run([*RAYGAM, *arguments], capture_output=True, text=True, check=True, timeout=120)
+    assert raygam(*arguments) == (cold.stdout, cold.stderr)
+    wrong = subprocess.run([*RAYGAM, "serch"], capture_output=True, text=True, check=False, timeout=120)
+    assert raygam("serch", code=wrong.returncode) == (wrong.stdout, wrong.stderr)
+    assert wrong.returncode == 2
 
 
 def as_json(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
