@@ -153,7 +153,7 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.slow
+@pytest.mark.long  # of one process: `test_cli.py`, each time
 def test_ctrl_c_stops_at_an_edge_and_a_second_run_goes_on(
     source: Path, in_one_process: State, tmp_path: Path, state_of: Callable[[Path], State]
 ) -> None:

@@ -41,7 +41,7 @@ def become(command: dict[str, Any]) -> None:
         cli.main()
     except SystemExit as end:
         code = end.code
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the top of the process
         import traceback
 
         traceback.print_exc()

@@ -44,7 +44,7 @@ def total(found: dict[str, float], name: str) -> float:
     return sum(value for sample, value in found.items() if sample.startswith(f"ray_{name}{{"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_everything_that_moved_is_served_with_its_labels(tmp_path: Path) -> None:
     import ray
 
