@@ -59,7 +59,7 @@ def child(source: Path, state: Path, point: str, count: int) -> subprocess.Popen
     return subprocess.Popen([sys.executable, str(CHILD), str(source), str(state), point, str(count)])
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_a_named_point(
     source: Path, undisturbed: Path, tmp_path: Path, point: str, count: int, state_of: Callable[[Path], State]
