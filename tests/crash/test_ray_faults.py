@@ -313,7 +313,7 @@ def make_forgetful(name: str, spec: Any) -> Any:
     return host
 
 
-@pytest.mark.long  # without Ray: `tests/property/test_shard_machine.py`, each time
+@pytest.mark.long  # killed after a commit, before its reply: `test_kill.py`, each time
 def test_calls_that_raise_although_they_committed(
     source: Path,
     undisturbed: State,
