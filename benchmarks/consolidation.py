@@ -13,6 +13,7 @@ metrics how many requests it computed together while tasks waited.
 from __future__ import annotations
 
 import itertools
+import math
 import sqlite3
 import statistics
 import tempfile
@@ -21,7 +22,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -60,7 +61,8 @@ class Run:
         seconds: from the first turn until no task was left.
         calls: by what they were for: `closing`, `parts` (of over-long input, of closing tasks), `all`.
         tokens: prompt and completion, of all calls.
-        running: requests that the server computed at a time while tasks waited, over its most; None if it does not say.
+        running: requests that the server computed at a time while others waited, with it or as tasks, over its most;
+            None if it does not say.
     """
 
     turns: int
@@ -81,6 +83,7 @@ def main(
     model: Annotated[str | None, typer.Option(help="The model's name there; default: the first it lists.")] = None,
     users: Annotated[str, typer.Option(help="Users at a time, with commas.")] = "1,8,32",
     sessions: Annotated[int | None, typer.Option(min=1, help="Only the first N sessions of each user.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.1, help="Break a run off after so long.")] = None,
     embedder: Annotated[str, typer.Option(help="minilm or stub.")] = "stub",
     max_num_seqs: Annotated[int, typer.Option(min=1, help="For vllm: requests decoded together.")] = 16,
     seed: Annotated[int, typer.Option(help="Recorded with the results; nothing here is random.")] = 7,
@@ -104,8 +107,8 @@ def main(
                 "sessions": sessions or "all",
             }
             for count in counts:
-                run = measure(conversations, found, count, sessions, embedder)
-                _report(results, run, {"users": count, **params})
+                run = measure(conversations, found, count, sessions, embedder, minutes)
+                _report(results, run, {"users": count, "minutes": minutes or "to the end", **params})
     except (locomo.OddData, RaygamError) as error:
         console.print(f"error: {error}", style="red", markup=False)
         raise typer.Exit(2) from error
@@ -114,9 +117,14 @@ def main(
 
 
 def measure(
-    conversations: Sequence[locomo.Conversation], endpoint: Endpoint, users: int, sessions: int | None, embedder: str
+    conversations: Sequence[locomo.Conversation],
+    endpoint: Endpoint,
+    users: int,
+    sessions: int | None,
+    embedder: str,
+    minutes: float | None,
 ) -> Run:
-    """Stream conversations for so many users into a fresh state, until no task is left."""
+    """Stream conversations for so many users into a fresh state, until no task is left or the time is over."""
     turns = list(_interleaved([_of_user(conversations[at % len(conversations)], at, sessions) for at in range(users)]))
     with tempfile.TemporaryDirectory(prefix="raygam-consolidation-") as folder:
         settings = read_settings(
@@ -132,13 +140,18 @@ def measure(
         with closing(runtime.open_engine(state, settings)) as engine:
             watch = _Watch(engine, endpoint)
             started = time.perf_counter()
-            _stream(engine, settings, turns)
+            with suppress(_TimeIsOver):
+                _stream(engine, settings, turns, started + 60 * minutes if minutes else math.inf)
             seconds = time.perf_counter() - started
             running = watch.end()
         return _counted(state, len(turns), seconds, running)
 
 
-def _stream(engine: Engine, settings: Settings, turns: Sequence[dict[str, Any]]) -> None:
+class _TimeIsOver(Exception):
+    """The run was given so long and no longer."""
+
+
+def _stream(engine: Engine, settings: Settings, turns: Sequence[dict[str, Any]], until: float) -> None:
     with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console) as progress:
         bar = progress.add_task("streaming", total=len(turns))
         for batch in _batches(turns):
@@ -150,6 +163,8 @@ def _stream(engine: Engine, settings: Settings, turns: Sequence[dict[str, Any]])
 
         def left(tasks: int) -> None:
             nonlocal most
+            if time.perf_counter() > until:
+                raise _TimeIsOver
             most = max(most, tasks)
             progress.update(bar, total=most, completed=most - tasks)
 
@@ -188,15 +203,15 @@ class _Watch:
     def _look(self) -> None:
         assert self._endpoint.metrics_url is not None
         while not self._over.wait(_LOOK_SECONDS):
-            waiting = any(shard.has_claimable() for shard in self._engine.shards)
             with urllib.request.urlopen(self._endpoint.metrics_url, timeout=30) as reply:
-                running = _gauge(reply.read().decode(), "vllm:num_requests_running")
-            if waiting:
-                self._seen.append(running)
+                figures = reply.read().decode()
+            waiting = any(shard.has_claimable() for shard in self._engine.shards)
+            if waiting or _gauge(figures, "vllm:num_requests_waiting"):
+                self._seen.append(_gauge(figures, "vllm:num_requests_running"))
 
 
 def _gauge(text: str, name: str) -> float:
-    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(f"{name}{{"))
 
 
 _CLOSING = "SELECT DISTINCT task_id FROM episode"
