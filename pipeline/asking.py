@@ -97,7 +97,13 @@ class Asker:
             on_call: told once per prompt what it cost, also where it failed; what it raises ends the question.
             deadline: on the asker's clock; no call begins after it or ends long after it.
         """
-        return _TaskAsk(self, user, answers, on_call, deadline)
+        return _TaskAsk(self, user, answers, on_call, lambda: deadline)
+
+    def for_questions(
+        self, user: User, answers: Mapping[str, str], on_call: Callable[[ModelCall], None], seconds: float
+    ) -> Ask:
+        """The same where nobody holds a lease: each question may take so long, however many there are."""
+        return _TaskAsk(self, user, answers, on_call, lambda: self.clock.now() + seconds)
 
     def barred(self) -> frozenset[str]:
         """Tenants whose tokens are used up for now: their tasks are to be passed over."""
@@ -224,27 +230,27 @@ class _TaskAsk:
         user: User,
         answers: Mapping[str, str],
         on_call: Callable[[ModelCall], None],
-        deadline: float,
+        until: Callable[[], float],
     ) -> None:
         self._asker = asker
         self._user = user
         self._answers = dict(answers)
         self._on_call = on_call
-        self._deadline = deadline
+        self._until = until
 
     @property
     def model(self) -> str:
         """The model's name."""
-        return self._asker.name(self._deadline)
+        return self._asker.name(self._until())
 
     @property
     def context_tokens(self) -> int:
         """Of the model."""
-        return self._asker.reach(lambda: self._asker.model.context_tokens, self._deadline)
+        return self._asker.reach(lambda: self._asker.model.context_tokens, self._until())
 
     def count_tokens(self, text: str) -> int:
         """By the model's tokenizer."""
-        return self._asker.reach(lambda: self._asker.model.count_tokens(text), self._deadline)
+        return self._asker.reach(lambda: self._asker.model.count_tokens(text), self._until())
 
     def __call__(self, prompt: Prompt[T]) -> T:
         """Return what the model says, read by the prompt.
@@ -253,6 +259,7 @@ class _TaskAsk:
             BadAnswer: none of its answers fits.
             ModelAway, TooLong, Rejected, Refused: as `Asker.call`.
         """
+        deadline = self._until()
         key = prompt.key(self.model)
         known = self._answers.get(key)
         if known is not None:
@@ -269,7 +276,7 @@ class _TaskAsk:
         wrong = BadAnswer("it was not asked")
         try:
             for _ in range(self._asker.limits.tries):
-                answer = self._answer(prompt, messages)
+                answer = self._answer(prompt, messages, deadline)
                 call = replace(
                     call,
                     calls=call.calls + 1,
@@ -298,17 +305,17 @@ class _TaskAsk:
             f"{self.model} gave no answer that fits {prompt.label} in {call.calls} tries; the last time: {wrong}"
         )
 
-    def _answer(self, prompt: Prompt[T], messages: tuple[Message, ...]) -> ChatAnswer:
+    def _answer(self, prompt: Prompt[T], messages: tuple[Message, ...], deadline: float) -> ChatAnswer:
         def request(said: tuple[Message, ...]) -> ChatRequest:
             return ChatRequest(said, prompt.schema, prompt.name, prompt.max_tokens, self._user)
 
         try:
-            return self._asker.call(request(messages), prompt.label, self._deadline)
+            return self._asker.call(request(messages), prompt.label, deadline)
         except TooLong:
             if messages is prompt.messages:
                 raise
             # The prompt filled the context; what was wrong with the last answer finds no room in it.
-            return self._asker.call(request(prompt.messages), prompt.label, self._deadline)
+            return self._asker.call(request(prompt.messages), prompt.label, deadline)
 
     def _read(self, prompt: Prompt[T], text: str, cut_off: bool) -> Reading[T]:
         return prompt.read(json_value(text, prompt.schema, cut_off))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 
 from ..adapters.openai_chat import OpenAIChat
@@ -37,15 +38,29 @@ def minds(
     Raises:
         Misconfigured: the settings name a model that needs Ray.
     """
+    askers = serving(settings, PORTS, chat, metrics, concurrency=concurrency, share=share)
+    return Minds(rules, askers, frozenset(settings.chat_off_tenants))
+
+
+def serving(
+    settings: ChatFields,
+    ports: Iterable[str],
+    chat: ChatModel | None = None,
+    metrics: Metrics | None = None,
+    *,
+    concurrency: int | None = None,
+    share: int = 1,
+) -> dict[str, Asker]:
+    """Who asks for each of the ports that a chat model serves: one asker for each model. Arguments as `minds`."""
     askers: dict[str | None, Asker] = {}
     served: dict[str, Asker] = {}
-    for port in filter(settings.thinks, PORTS):
+    for port in filter(settings.thinks, ports):
         name = None if chat is not None else settings.model_for(port)
         if name not in askers:
             model = chat or open_endpoint(settings, name)
             askers[name] = asker(model, settings, metrics, concurrency=concurrency, share=share)
         served[port] = askers[name]
-    return Minds(rules, served, frozenset(settings.chat_off_tenants))
+    return served
 
 
 def asker(

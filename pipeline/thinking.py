@@ -19,6 +19,7 @@ from ..memory.ports import Ask, Vectors
 from ..memory.proposal import Proposal
 from ..memory.writes import LeasedTask
 from .asking import Asker
+from .chat_config import PORTS
 from .worker import Models
 
 Turns = Mapping[str, tuple[Sequence[Event], Vectors]]
@@ -46,10 +47,7 @@ class Minds:
     @property
     def joint(self) -> bool:
         """Whether one chat model serves all ports, in two calls."""
-        return len(self.askers) == len(_PORTS) and len(self.distinct) == 1
-
-
-_PORTS = ("boundaries", "consolidation", "relations")
+        return len(self.askers) == len(PORTS) and len(self.distinct) == 1
 
 
 @dataclass(frozen=True, slots=True)
