@@ -349,15 +349,25 @@ def test_rules_think_for_a_tenant_that_is_off(opened: Callable[..., Memory], mod
 
 
 def test_a_tenant_whose_tokens_are_used_up_waits_alone(opened: Callable[..., Memory], model: ScriptedModel) -> None:
-    memory = opened(chat_tenant_tokens_per_minute=50, partitions=1)
-    for tenant in ("poor", "rich"):
-        memory.add(turns(tenant=tenant))
-    model.wait_for_calls(2)
-    wait_for(lambda: {each.user.tenant for each in tasks(memory)} == {"poor", "rich"} and not model.at_once)
-    calls = sum(model.calls().values())
-    assert calls == 2  # one for each tenant: it overdrew
-    assert memory._engine._workers[0].obstacle() == ""  # the model is there
-    assert all(task.attempts == 0 or task.status == TaskStatus.LEASED for task in tasks(memory))
+    memory = opened(chat_tenant_tokens_per_minute=50, partitions=1, workers=0)
+    shard, reader, worker = memory._engine.shards[0], memory._engine.readers[0], memory._engine._workers[0]
+
+    def work() -> int:
+        begun = worker.work(shard, reader).begun
+        while shard.leased_count():
+            worker.rest(1.0)
+        return begun
+
+    memory.add(turns(tenant="poor"))
+    assert work() == 1
+    assert model.calls() == {"segments": 1}  # it overdrew: no second call
+    assert [task.attempts for task in tasks(memory)] == [0]
+    assert shard.has_claimable()
+    assert work() == 0  # and is not taken up again
+    assert worker.obstacle() == ""  # the model is there
+    memory.add(turns(tenant="rich"))
+    assert work() == 1
+    assert model.calls() == {"segments": 2}
 
 
 def test_an_unknown_key_is_no_task_s_fault(tmp_path: Path) -> None:
