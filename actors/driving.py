@@ -108,7 +108,7 @@ def run_topic(
         cluster.ask("start_job", job)
         progress, done = _wait(cluster, job, True, stop, on_progress)
         cluster.ask("stop_job", job.source_id)
-        return follow.reported(job, readers, before, lag=progress.lag, finished=done)
+        return follow.reported(job, readers, before, logs=progress.logs, finished=done)
 
 
 def _wait(

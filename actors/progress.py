@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..pipeline.host_status import HostStatus
-from ..pipeline.jobs import FileJob, Job
+from ..pipeline.jobs import FileJob, Job, TakenLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Progress:
         offset: how far the slowest feed has the file, in bytes; of a topic, records that all feeds have.
         size: its size.
         lag: records of a topic that are not searchable yet.
+        logs: of a topic, how far each partition has its log.
         accepted: new turns of the feeds that live.
         finished: every partition has the whole source, and its flush.
         open_tasks: that workers will take.
@@ -44,6 +45,7 @@ class Progress:
     offset: int = 0
     size: int = 0
     lag: int = 0
+    logs: Mapping[int, TakenLog] = field(default_factory=dict)
     accepted: int = 0
     finished: bool = False
     open_tasks: int = 0
@@ -96,6 +98,7 @@ def merged(
         offset=together[0](feed.offset for feed in reading) if reading else 0,
         size=together[1](feed.size for feed in feeds) if feeds else 0,
         lag=sum(sum(feed.lag.values()) for feed in feeds if not feed.ended),
+        logs={at: log for feed in feeds for at, log in feed.logs.items()},
         accepted=sum(feed.accepted for feed in feeds),
         finished=job is not None and len(owned) == partitions and done >= set(owned),
         open_tasks=sum(held.open_tasks for held in held_all),

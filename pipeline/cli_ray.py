@@ -123,9 +123,14 @@ def _engine(
 
 
 def _stream_status(progress: Progress) -> StreamStatus:
-    waits = (*progress.paused, *progress.obstacles)
     return StreamStatus(
-        progress.accepted, progress.lag, progress.open_tasks, waits, progress.finished, progress.sending
+        accepted=progress.accepted,
+        lag=progress.lag,
+        logs=progress.logs,
+        open_tasks=progress.open_tasks,
+        waits=(*progress.paused, *progress.obstacles),
+        finished=progress.finished,
+        unsent=progress.sending,
     )
 
 

@@ -78,7 +78,7 @@ def _follow(
         done = status.finished and not status.open_tasks
         if done or stop():
             engine.host.stop_reading()
-            return follow.reported(job, engine.readers, before, lag=status.lag, finished=done)
+            return follow.reported(job, engine.readers, before, logs=status.logs, finished=done)
         time.sleep(_POLL_SECONDS)
 
 
@@ -91,6 +91,7 @@ def _status(engine: LocalEngine, job: TopicJob) -> StreamStatus:
     return StreamStatus(
         accepted=sum(feed.accepted for feed in host.feeds),
         lag=sum(sum(feed.lag.values()) for feed in host.feeds),
+        logs={at: log for feed in host.feeds for at, log in feed.logs.items()},
         open_tasks=sum(held.open_tasks for held in host.partitions.values()),
         waits=tuple(filter(None, [*waits, *engine.obstacles()])),
         finished=bool(host.feeds) and all(feed.flushed and feed.ended for feed in host.feeds),

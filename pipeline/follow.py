@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..memory.ports import Reader
 from ..memory.writes import StateFacts
 from . import kafka_runtime
 from .config import Settings
-from .jobs import TopicJob
+from .jobs import TakenLog, TopicJob
 from .run import furthest_positions
 from .summary import gained, totals
 
@@ -23,6 +23,7 @@ class StreamStatus:
     Attributes:
         accepted: new turns of this run.
         lag: records that are not searchable yet.
+        logs: how far each partition has its log.
         open_tasks: tasks that workers will take.
         waits: what stands in the way, in words; empty if nothing.
         finished: it came to the end that was asked for.
@@ -31,6 +32,7 @@ class StreamStatus:
 
     accepted: int = 0
     lag: int = 0
+    logs: Mapping[int, TakenLog] = field(default_factory=dict)
     open_tasks: int = 0
     waits: tuple[str, ...] = ()
     finished: bool = False
@@ -106,7 +108,7 @@ def job_for(settings: Settings, facts: StateFacts, readers: Sequence[Reader], *,
 
 
 def reported(
-    job: TopicJob, readers: Sequence[Reader], before: Mapping[str, Any], *, lag: int, finished: bool
+    job: TopicJob, readers: Sequence[Reader], before: Mapping[str, Any], *, logs: Mapping[int, TakenLog], finished: bool
 ) -> StreamReport:
     """What a run did, by the ledger's word.
 
@@ -114,15 +116,16 @@ def reported(
         job: what was read.
         readers: of every partition.
         before: the `totals` of when it began.
-        lag: records that were not taken yet.
+        logs: how far each partition was last seen to have its log; by the ledger it may have more of it since.
         finished: it came to the end that was asked for.
     """
-    positions = [reader.partition_info().positions.get(job.source_id) for reader in readers]
+    held = [reader.partition_info().positions.get(job.source_id) for reader in readers]
+    positions = {at: position.next_offset for at, position in enumerate(held) if position is not None}
     return StreamReport(
         topic=job.settings.kafka_topic,
         source=job.source_id,
         **gained(before, totals(readers)),
-        lag=lag,
+        lag=sum(replace(log, offset=positions.get(at, log.offset)).lag for at, log in logs.items()),
         finished=finished,
-        positions={at: position.next_offset for at, position in enumerate(positions) if position is not None},
+        positions=positions,
     )

@@ -65,6 +65,19 @@ def ended_error(job: Job, failure: str, *, misconfigured: bool) -> RaygamError:
 
 
 @dataclass(frozen=True, slots=True)
+class TakenLog:
+    """How far a partition has its log: durable and searchable up to `offset`, of what was last seen to end at `end`."""
+
+    offset: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """How many offsets are behind it."""
+        return max(0, self.end - self.offset)
+
+
+@dataclass(frozen=True, slots=True)
 class FeedStatus:
     """How far a feed is.
 
@@ -73,7 +86,7 @@ class FeedStatus:
         partitions: for whom.
         offset: how far they have it: bytes of a file; records of a topic, over these partitions.
         size: the file's size, or where the topic's partitions were last seen to end, together.
-        lag: for a topic, per partition, records that are not durable and searchable yet.
+        logs: for a topic, how far each partition has its log.
         started_at: the offset where it went on.
         accepted: new turns of this feed.
         duplicates: turns that were stored before.
@@ -92,7 +105,7 @@ class FeedStatus:
     partitions: tuple[int, ...]
     offset: int = 0
     size: int = 0
-    lag: Mapping[int, int] = field(default_factory=dict)
+    logs: Mapping[int, TakenLog] = field(default_factory=dict)
     started_at: int = 0
     accepted: int = 0
     duplicates: int = 0
@@ -105,3 +118,8 @@ class FeedStatus:
     misconfigured: bool = False
     flushed: bool = False
     ended: bool = False
+
+    @property
+    def lag(self) -> dict[int, int]:
+        """For a topic, per partition, records that are not durable and searchable yet."""
+        return {at: log.lag for at, log in self.logs.items()}

@@ -18,7 +18,7 @@ from .batches import TurnBatch
 from .feed import Ahead
 from .host_feed import Feed
 from .intake import SourcePart
-from .jobs import TopicJob
+from .jobs import TakenLog, TopicJob
 
 if TYPE_CHECKING:
     from .host import ShardHost
@@ -130,10 +130,10 @@ class TopicFeed(Feed):
 
     def _tell(self, ends: Mapping[int, int]) -> None:
         with self._status_lock:
-            offsets = {at: offset for at, offset in self._offsets.items() if at in ends}
-        lag = {at: max(0, ends[at] - offset) for at, offset in offsets.items()}
-        offset = sum(offsets.values())
-        self._note(offset=offset, size=offset + sum(lag.values()), lag=lag, paused=self._paused, obstacle="")
+            logs = {at: TakenLog(offset, ends[at]) for at, offset in self._offsets.items() if at in ends}
+        offset = sum(log.offset for log in logs.values())
+        size = offset + sum(log.lag for log in logs.values())
+        self._note(offset=offset, size=size, logs=logs, paused=self._paused, obstacle="")
 
     def _ends_here(self) -> bool:
         """Whether every partition has what the job asks for; then they are flushed, as at the end of a file."""

@@ -19,15 +19,16 @@ from raygam.memory.errors import Misconfigured, NotOwner, Refused, Retryable
 from raygam.memory.identity import partition_of, record_key
 from raygam.memory.model import User
 from raygam.memory.writes import SourcePosition, StateFacts
-from raygam.pipeline import backoff
+from raygam.pipeline import backoff, follow
 from raygam.pipeline.host import ShardHost
 from raygam.pipeline.host_status import HostSettings
 from raygam.pipeline.intake import Intake
-from raygam.pipeline.jobs import TopicJob
+from raygam.pipeline.jobs import TakenLog, TopicJob
 from raygam.pipeline.kafka_config import KafkaFields
 from raygam.pipeline.reading import Reading
 from raygam.pipeline.records import RecordLimits
 from raygam.pipeline.shard import ShardSettings
+from raygam.pipeline.summary import totals
 
 PARTITIONS = 3
 RECORDS = 400
@@ -242,6 +243,22 @@ def test_it_waits_for_capacity_and_pauses(make_host: Hosts) -> None:
     make_host.log.partitions[0] += make_host.log.partitions[0][:1]
     wait_for(lambda: sum(host.status().feeds[0].lag.values()) == RECORDS + 1 - sum(positions([host]).values()))
     assert sum(positions([host]).values()) <= sum(stands.values()) + 3 * 3 * 2
+
+
+def test_what_was_left_is_by_the_ledgers_word(make_host: Hosts) -> None:
+    """A stop comes at any edge: what was applied after the status was last told is not still to be taken."""
+    host = make_host()
+    ends = make_host.log.ends()
+    before = TakenLog(2, ends[0])
+    host.open([0, 1], job(poll_records=5))
+    wait_for(lambda: positions([host]) == {0: ends[0], 1: ends[1]})
+    logs = {0: before, 1: TakenLog(0, ends[1] + 7), 2: TakenLog(30, 50)}  # of 2 the ledger has nothing: it began at 30
+    store = SqliteStore.open_read_only(make_host.state)
+    readers = [store.reader(at) for at in range(PARTITIONS)]
+    report = follow.reported(job(), readers, totals(readers), logs=logs, finished=False)
+    store.close()
+    assert before.lag > 0
+    assert (report.lag, report.positions) == (0 + 7 + 20, {0: ends[0], 1: ends[1]})
 
 
 def test_an_obstacle_is_got_over_and_an_error_ends_it(make_host: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
