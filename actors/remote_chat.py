@@ -17,6 +17,9 @@ from . import calls
 _OLD_SECONDS = 2.0
 """What is known of replicas is asked for anew after it: one that came back gets its share."""
 
+_MAY_DIE = 2
+"""Replicas that one request may take with it before it is looked at again."""
+
 _GRACE_SECONDS = 1.0
 """A replica keeps the time itself; who waits a little longer hears what was wrong."""
 
@@ -54,7 +57,7 @@ class RemoteChat:
         """Call the model once; errors as the port says.
 
         A replica that dies, ends or stands still is passed over, and the request is given to another: it may be
-        computed twice, nothing else happens.
+        computed twice, nothing else happens. One at which two have died is given to no third: it may be its fault.
 
         Raises:
             ModelAway: no replica is ready, or none answered within `seconds`.
@@ -62,7 +65,8 @@ class RemoteChat:
         deadline = time.monotonic() + seconds
         tried: set[str] = set()
         trouble: RaygamError | None = None
-        while not self._closing.done():
+        died = 0
+        while not self._closing.done() and died < _MAY_DIE:
             taken = self._take(tried)
             if taken is None:
                 break
@@ -71,6 +75,7 @@ class RemoteChat:
                 return self._answer(name, handle, request, deadline)
             except (calls.Unreachable, ModelAway) as error:
                 trouble = error
+                died += isinstance(error, calls.Dead) or (isinstance(error, ModelAway) and error.at_work)
                 tried.add(name)
                 if time.monotonic() >= deadline:
                     break
@@ -83,7 +88,7 @@ class RemoteChat:
                 f"no replica of the model {self.name} is ready; `raygam engine show` says how they are, and their logs "
                 "are in Ray's session folder"
             )
-        raise ModelAway(f"no replica of the model {self.name} gave an answer: {trouble}") from trouble
+        raise ModelAway(f"no replica of the model {self.name} gave an answer: {trouble}", at_work=died > 0) from trouble
 
     def close(self) -> None:
         """End; calls under way raise `ModelAway` at once."""

@@ -177,7 +177,9 @@ class ChatHttp:
             return ModelAway(
                 f"the chat model at {self.url} gave no whole answer within {seconds:.0f} s (chat_timeout_seconds)"
             )
-        return ModelAway(f"{self.url} ended the connection before its answer was whole ({_reason(error)})")
+        return ModelAway(
+            f"{self.url} ended the connection before its answer was whole ({_reason(error)})", at_work=True
+        )
 
 
 def checked_url(url: str) -> str:

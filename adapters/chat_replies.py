@@ -129,7 +129,9 @@ def _meaning(status: int, document: Any, reply: Reply, endpoint: Endpoint, now: 
     where = f"{endpoint.url} says {status}: {said}"
     if status in (408, 429) or status >= 500:
         busy = "has too much to do" if status in (429, 503) else "fails"
-        return ModelAway(f"the chat model {busy}; {where}", retry_after_seconds(reply.headers, now))
+        asked = retry_after_seconds(reply.headers, now)
+        at_work = status in (500, 502) and asked is None  # the others speak of load, or of nobody there
+        return ModelAway(f"the chat model {busy}; {where}", asked, at_work=at_work)
     if status in (401, 403):
         return Refused(f"{where}. It does not take us by this key: check chat_key (or chat_key_file)")
     if status in (404, 405):

@@ -232,14 +232,15 @@ class VllmChat:
                 said.append(one)
         except EngineDeadError as error:
             self._failure = _DIED
-            raise ModelAway(f"the model {self.name} is not at hand: {self._failure}") from error
+            raise ModelAway(f"the model {self.name} is not at hand: {self._failure}", at_work=True) from error
         except (VLLMClientError, ValueError) as error:
             raise Rejected(f"vLLM does not take the request ({request.schema_name}): {error}") from error
         except Exception as error:  # one request's accident, or too many that wait: the next may pass
-            raise ModelAway(f"the model {self.name} failed ({error.__cause__ or error!r})") from error
+            raise ModelAway(f"the model {self.name} failed ({error.__cause__ or error!r})", at_work=True) from error
         output = said[-1].outputs[0] if said else None
         if output is None or output.finish_reason not in ("stop", "length"):
-            raise ModelAway(f"the model {self.name} broke off an answer ({output and output.finish_reason})")
+            why = output and output.finish_reason
+            raise ModelAway(f"the model {self.name} broke off an answer ({why})", at_work=True)
         return ChatAnswer(output.text, len(tokens), len(output.token_ids), output.finish_reason == "length")
 
     def _sampling(self, request: ChatRequest) -> Any:

@@ -104,7 +104,7 @@ def _vllm_server(max_num_seqs: int) -> Iterator[Endpoint]:
         *("--structured-outputs-config", '{"backend":"xgrammar","disable_any_whitespace":true}'),
     ]
     environment = os.environ | {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "4",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
     }

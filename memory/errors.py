@@ -7,7 +7,8 @@
     ├── Fenced           another writer opened the partition; this one must stop
     ├── LeaseLost        the task is no longer this worker's; drop the proposal
     ├── Rejected         the input is wrong; it will be wrong again
-    │   └── TooLong      a request is longer than the chat model's context
+    │   ├── TooLong      a request is longer than the chat model's context
+    │   └── Unanswerable a chat model fails at a request, again and again, and answers others
     ├── BadAnswer        a chat model's answer does not fit its schema; ask again
     ├── Misconfigured    the settings or the state need a person
     │   ├── StateLocked  another engine holds the state
@@ -37,11 +38,13 @@ class ModelAway(Retryable):
 
     Attributes:
         retry_after_seconds: what the server asks to wait; None if it does not say.
+        at_work: it had the whole request in hand and broke down, so it may be for the request's sake.
     """
 
-    def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
+    def __init__(self, message: str, retry_after_seconds: float | None = None, *, at_work: bool = False) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+        self.at_work = at_work
 
 
 class Fenced(RaygamError):
@@ -58,6 +61,10 @@ class Rejected(RaygamError):
 
 class TooLong(Rejected):
     """A request and its answer do not fit into the chat model's context; it must be split."""
+
+
+class Unanswerable(Rejected):
+    """A chat model breaks down at a request, again and again, and answers those of others meanwhile."""
 
 
 class BadAnswer(RaygamError):

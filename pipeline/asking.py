@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ..memory.chat import ChatAnswer, ChatRequest, Message, ModelCall, Prompt, Reading
-from ..memory.errors import BadAnswer, Misconfigured, ModelAway, Refused, Rejected, TooLong
+from ..memory.errors import BadAnswer, Misconfigured, ModelAway, Refused, Rejected, TooLong, Unanswerable
 from ..memory.model import User
 from ..memory.model_output import json_value
 from ..memory.ports import Ask, ChatModel
@@ -175,15 +175,23 @@ class Asker:
 
         Raises:
             ModelAway: it stayed away, the tenant's tokens are used up, or this was closed.
+            Unanswerable: it broke down at this request `tries` times, and did well at others each time.
             TooLong, Rejected, Refused: as `ChatModel.complete`.
         """
-        model, failures = self.name(deadline), 0
+        model, failures, broke_down = self.name(deadline), 0, 0
         while True:
+            balance = self._gate.balance
             permit = self._gate.enter(request.user.tenant, request.max_tokens, deadline)
             try:
                 return self._admitted(request, model, prompt, deadline, permit)
             except ModelAway as error:
                 failures += 1
+                broke_down += error.at_work and self._gate.balance >= balance  # this failure is in it
+                if broke_down >= self.limits.tries:
+                    raise Unanswerable(
+                        f"{model} broke down {broke_down} times at a request ({prompt}) while it answered others; "
+                        f"the last time: {error}"
+                    ) from None
                 # The gate keeps everyone out for as long as the server asks; this is for a failure of one's own.
                 if not self._gate.pause(pause_after(failures, self._random), deadline):
                     raise error from None

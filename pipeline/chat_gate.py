@@ -60,12 +60,18 @@ class ChatGate:
         self._queue: deque[object] = deque()
         self._under_way = 0
         self._last_failure = ""
+        self._balance = 0
         self._closed = False
 
     @property
     def under_way(self) -> int:
         """Calls now."""
         return self._under_way
+
+    @property
+    def balance(self) -> int:
+        """Calls that were answered so far, less those that were not: it rises while the model does well."""
+        return self._balance
 
     @property
     def is_away(self) -> bool:
@@ -126,6 +132,7 @@ class ChatGate:
         """
         with self._changed:
             self._breaker.answered(permit)
+            self._balance += 1
             self._over(tenant, tokens)
 
     def leave_away(self, permit: Permit, tenant: str, tokens: int, error: Exception, counts: bool = True) -> None:
@@ -141,6 +148,7 @@ class ChatGate:
         with self._changed:
             if counts:
                 self._last_failure = str(error)
+                self._balance -= 1
                 asked = error.retry_after_seconds if isinstance(error, ModelAway) else None
                 self._breaker.away(permit, self._clock.now(), asked)
             else:

@@ -5,6 +5,7 @@ The model is scripted and spoken to over real HTTP.
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.scripted_judgement import judged
 from benchmarks.scripted_model import ScriptedModel, Step
 from raygam import Memory, Misconfigured, Retryable, User
 from raygam.memory.model import TopicRelationType
@@ -213,6 +215,33 @@ def graphs(document: State) -> State:
     """Of each user what searches see: everything but what attempts cost."""
     kept = ("events", "episodes", "topics", "topic_relations", "event_relations")
     return {name: {part: user[part] for part in kept if part in user} for name, user in document["users"].items()}
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_turn_at_which_the_model_breaks_down_parks_its_task_and_holds_up_nobody(
+    opened: Callable[..., Memory], model: ScriptedModel
+) -> None:
+    def breaks(messages: Any, schema: Any) -> Any:
+        assert "xyzzy" not in json.dumps(messages), "the connection is cut without an answer"
+        return judged(messages, schema)
+
+    model.judge = breaks
+    memory = opened(max_attempts=2, lease_seconds=5.0)
+    memory.add([turn | {"text": f"{turn['text']} xyzzy"} for turn in turns("ben")])
+    others = (f"user-{number}" for number in itertools.count())
+
+    def found() -> list[TaskRow]:
+        memory.add(turns(next(others)))  # only beside requests that are answered is one told from a model that is away
+        return [task for task in tasks(memory) if task.status == TaskStatus.PARKED]
+
+    wait_for(found, 60.0)
+    (parked,) = found()
+    assert (parked.user.user_id, parked.attempts) == ("ben", 2)
+    assert "broke down 3 times at a request (segments/1) while it answered others" in str(parked.error)
+    memory.flush("user-0")
+    assert memory.show("user-0")["topics"]
+    assert {task.user.user_id for task in tasks(memory) if task.status == TaskStatus.PARKED} == {"ben"}
+    assert memory.search("ben", "What broke?").memories
 
 
 def test_answers_that_never_fit_park_the_task(opened: Callable[..., Memory], model: ScriptedModel) -> None:

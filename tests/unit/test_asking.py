@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from raygam.memory.chat import ChatAnswer, ChatRequest, Message, ModelCall, Prompt, Reading
-from raygam.memory.errors import BadAnswer, LeaseLost, Misconfigured, ModelAway, Refused, Rejected, TooLong
+from raygam.memory.errors import (
+    BadAnswer,
+    LeaseLost,
+    Misconfigured,
+    ModelAway,
+    Refused,
+    Rejected,
+    TooLong,
+    Unanswerable,
+)
 from raygam.memory.model import User
 from raygam.pipeline.asking import Asker, AskLimits
 from raygam.pipeline.breaker import PAUSES
@@ -274,6 +284,53 @@ def test_a_rejected_request_is_no_sign_of_absence() -> None:
             bench.ask()
     assert bench.asker.obstacle() == ""
     assert bench.asker.room() == 32
+
+
+class Breaking(Replayed):
+    """Breaks down at Ben's requests; before each failure it answers, or fails, as many of Ana's."""
+
+    def __init__(self, clock: Clock, others: Iterable[str], failure: ModelAway) -> None:
+        super().__init__(clock, ())
+        self._others = list(others)
+        self._failure = failure
+        self.asker: Asker | None = None
+        self.broke_down = 0
+
+    def complete(self, request: ChatRequest, seconds: float) -> ChatAnswer:
+        if request.user == ANA:
+            if self._others.pop(0) == "answers":
+                return ChatAnswer('{"n": [1]}', 1, 1)
+            raise ModelAway("overloaded")
+        assert self.asker is not None
+        self.broke_down += 1
+        for _ in range(len(self._others) and 2):
+            with suppress(ModelAway):
+                self.asker.call(replace(request, user=ANA), "numbers/1", self._clock.now() + 0.1)
+        raise self._failure
+
+
+AT_WORK = ModelAway("says 500", at_work=True)
+
+
+@pytest.mark.parametrize(
+    ("others", "failure", "ends"),
+    [
+        (["answers"] * 20, AT_WORK, "broke down 3 times at a request .numbers/1. while it answered others"),
+        (["answers", "fails"] * 10, AT_WORK, "says 500"),  # it does not do well: it may be away for all
+        ([], AT_WORK, "says 500"),  # nobody else asks, so nobody knows
+        (["answers"] * 20, ModelAway("says 503"), "says 503"),
+        (["answers"] * 20, ModelAway("no answer within 120 s"), "no answer within"),
+    ],
+)
+def test_a_request_at_which_the_model_breaks_down_is_told_from_a_model_that_is_away(
+    others: list[str], failure: ModelAway, ends: str
+) -> None:
+    clock = Clock()
+    model = Breaking(clock, others, failure)
+    model.asker = asker = Asker(model, AskLimits(failures_to_open=50), clock=clock, random=lambda: 0.5)
+    with pytest.raises(Unanswerable if "broke down" in ends else ModelAway, match=ends):
+        asker.for_task(BEN, {}, lambda call: None, clock.now() + 10)(replace(PROMPT, user=BEN))
+    assert model.broke_down == 3 if "broke down" in ends else model.broke_down > 3
 
 
 def test_a_call_gets_the_time_that_is_left_and_says_nothing_by_running_out_of_less_than_a_call_may_take() -> None:

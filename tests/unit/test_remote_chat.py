@@ -123,6 +123,21 @@ def test_the_call_of_a_dead_replica_goes_to_another_with_the_time_that_is_left(p
     assert second.seconds[0] <= first.seconds[0] - 0.05
 
 
+def test_a_request_at_which_two_replicas_have_died_is_given_to_no_third(pool: Pool) -> None:
+    """One that kills whoever computes it shall not take them all."""
+    pool.replicas["three"] = Replica("three")
+    answer = pool.call()
+    for at in (1, 2):
+        until(lambda at=at: sum(pool.counts().values()) == at)  # type: ignore[misc]
+        asked = next(each for each in pool.replicas.values() if each.asked and not each.dead)
+        asked.dead = True
+        asked.asked[0].answered.set_exception(RayActorError())
+    with pytest.raises(ModelAway, match="no replica of the model small gave an answer") as away:
+        answer.result(10)
+    assert away.value.at_work
+    assert sorted(pool.counts().values()) == [0, 1, 1]
+
+
 def test_so_does_the_call_of_one_that_has_no_model_now(pool: Pool) -> None:
     answer = pool.call()
     until(lambda: sum(pool.counts().values()) == 1)
