@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..memory.errors import Misconfigured
+from ..memory.ports import ChatModel
 from ..memory.writes import TaskChange
+from ..pipeline.config import Settings
 from ..pipeline.location import AnyState, located
 from . import calls
-from .cluster import connect
+from .cluster import connect, remote_chat
 from .progress import Progress
 from .routes import Routes
 from .spec import NAMESPACE, engine_prefix
@@ -32,6 +34,22 @@ class RunningEngine:
         """How the engine is."""
         found: Progress = calls.result(self._supervisor.progress.remote(), 30, "supervisor.progress")
         return found
+
+    def settings(self) -> Settings:
+        """What it was started with."""
+        found: Settings = calls.result(self._supervisor.settings.remote(), 30, "supervisor.settings")
+        return found
+
+    def chat(self, settings: Settings) -> ChatModel | None:
+        """The replicas of its chat model, whether they answer now or not; None if it has none.
+
+        Args:
+            settings: its own.
+
+        Raises:
+            Misconfigured: the model's tokenizer is not at hand on this machine.
+        """
+        return None if settings.vllm_model is None else remote_chat(settings, self._routes)
 
     def move(self, partition: int, shard: int) -> float:
         """Move a partition; returns the seconds that it answered nobody.

@@ -85,7 +85,7 @@ def make_worker(name: str, spec: ClusterSpec) -> WorkerParts:
     readers = [store.reader(at) for at in range(spec.facts.partitions)]
     metrics = RayMetrics()
     thinks = spec.settings.vllm_model is not None and any(map(spec.settings.thinks, PORTS))
-    chat = remote_chat(spec, routes) if thinks else None
+    chat = remote_chat(spec.settings, routes) if thinks else None
     worker = runtime.make_worker(models, spec.settings, chat=chat, metrics=metrics, share=max(spec.workers, 1))
     return WorkerParts(worker, routes, readers, metrics)
 
@@ -113,16 +113,20 @@ def make_chat(name: str, spec: ClusterSpec) -> ChatParts:
     return ChatParts(VllmChat(options), settings.chat_start_seconds)
 
 
-def remote_chat(spec: ClusterSpec, routes: Routes) -> RemoteChat:
+def remote_chat(settings: Settings, routes: Routes) -> RemoteChat:
     """The engine's chat model as its workers use it.
+
+    Args:
+        settings: of the engine.
+        routes: to its replicas.
 
     Raises:
         Misconfigured: no model is named, or its tokenizer is not at hand.
     """
-    model = _vllm_model(spec.settings)
+    model = _vllm_model(settings)
     return RemoteChat(
         model_name(model),
-        context_of(model, spec.settings.chat_context_tokens),
+        context_of(model, settings.chat_context_tokens),
         LocalTokenizer(model).count,
         routes.chats,
     )

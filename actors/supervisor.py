@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..memory.errors import Rejected, Retryable
+from ..pipeline.config import Settings
 from ..pipeline.jobs import Job
 from ..pipeline.metrics import Metrics
 from . import calls, logs, placement
@@ -86,6 +87,10 @@ class Supervisor:
         owners = {partition: names[place] for partition, place in self._owners().items() if place in names}
         embedders, chats = self._watch.of_kind("embedder", "well", "silent"), self._watch.ready_chats()
         return RouteTable(owners, tuple(map(self._fleet.full, embedders)), tuple(map(self._fleet.full, chats)))
+
+    def settings(self) -> Settings:
+        """What the engine was started with."""
+        return self._spec.settings
 
     def progress(self) -> Progress:
         """How far the job is, and what stands in its way."""

@@ -39,17 +39,22 @@ MAX_ANSWER_TOKENS = 1024
 _FRAME_TOKENS = 64
 """What servers put around messages, at most."""
 
-SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
-        # In the order in which it is written: what the answer rests on comes before it.
-        "citations": {"type": "array", "items": {"type": "integer"}},
-        "in_memory": {"type": "boolean"},
-        "answer": {"type": "string"},
-    },
-    "required": ["citations", "in_memory", "answer"],
-    "additionalProperties": False,
-}
+
+def schema(lines: int) -> Mapping[str, Any]:
+    """The shape of an answer from so many numbered lines, of which some may not be shown."""
+    number = {"type": "integer", "minimum": 1, "maximum": max(lines, 1)}
+    return {
+        "type": "object",
+        "properties": {
+            # In the order in which it is written: what the answer rests on comes before it.
+            "citations": {"type": "array", "items": number, "maxItems": max(lines, 1)},
+            "in_memory": {"type": "boolean"},
+            "answer": {"type": "string"},
+        },
+        "required": ["citations", "in_memory", "answer"],
+        "additionalProperties": False,
+    }
+
 
 _INSTRUCTIONS = """\
 You answer a question from memories of past conversations.
@@ -234,7 +239,7 @@ def prompt(
             Message("system", _INSTRUCTIONS.format(intent=wanted, grounds=grounds)),
             Message("user", "\n".join(parts)),
         ),
-        SCHEMA,
+        schema(max(context.numbered, default=1)),
         max_tokens,
         lambda value: read_answer(value, result.query.text, intent, context.numbered),
     )

@@ -75,6 +75,7 @@ class Asker:
         random: Callable[[], float] = machine_random.random,
     ) -> None:
         self.model = model
+        self.label = label  # what it is called in messages
         self.limits = limits or AskLimits()
         self.metrics: Metrics = metrics or NoMetrics()
         self.clock: Clock = clock or MonotonicClock()

@@ -1,16 +1,20 @@
-"""What `raygam answer` does: a state opened read-only, an endpoint, one question."""
+"""What `raygam answer` does: a state opened read-only, a chat model, one question."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from . import display, runtime
+from ..memory.errors import Misconfigured
+from . import cli_engine, display, runtime
 from .answering import answer as answer_from
 from .answering import answer_document
+from .asking import Asker
 from .config import Settings
 from .location import AnyState
 from .records import check_user
@@ -27,33 +31,72 @@ def answer(
     mode: str = "gam",
     as_of: str | None = None,
     seconds: float | None = None,
+    address: str | None = None,
 ) -> dict[str, Any]:
-    """Answer a question as one document: the answer, its citations, what it cost, and whether the user is known."""
-    from . import chat_runtime  # the client of an endpoint takes a while to load
+    """Answer a question as one document: the answer, its citations, what it cost, and whether the user is known.
 
+    Args:
+        state: with the memories.
+        settings: name an endpoint's model.
+        tenant: of the user.
+        user: whose memory is asked.
+        question: what is asked.
+        k: memories to answer from.
+        mode: of the search.
+        as_of: ISO 8601; the answer's present.
+        seconds: how long the model may take; None says `chat_timeout_seconds`.
+        address: of the Ray cluster whose engine has the state: its own chat model is asked.
+
+    Raises:
+        Misconfigured: no model is named, or no engine runs there.
+        RaygamError: as `answering.answer`.
+    """
     owner = check_user(tenant, user)
-    asker = chat_runtime.asker(chat_runtime.open_endpoint(settings), settings)
-    try:
+    with _thinking(state, settings, address) as (asker, thinks):
         reading = runtime.open_reading(state, settings)
         try:
-            with display.errors.status(f"asking the chat model at {settings.chat_url}"):  # seen on a terminal only
+            with display.errors.status(f"asking {asker.label}"):  # seen on a terminal only
                 given = answer_from(
                     reading,
                     asker,
                     owner,
                     question,
-                    seconds=settings.chat_timeout_seconds if seconds is None else seconds,
+                    seconds=thinks.chat_timeout_seconds if seconds is None else seconds,
                     k=k,
                     mode=mode,
                     as_of=as_of,
-                    off_tenants=settings.chat_off_tenants,
+                    off_tenants=thinks.chat_off_tenants,
                 )
             head = {"tenant": owner.tenant, "user_id": owner.user_id, "known_user": reading.knows(owner)}
         finally:
             reading.close()
-    finally:
-        asker.close()
     return head | answer_document(given)
+
+
+@contextmanager
+def _thinking(state: AnyState, settings: Settings, address: str | None) -> Iterator[tuple[Asker, Settings]]:
+    """The chat model to ask, and the settings that name it: of an engine that runs, or of this command."""
+    from . import chat_runtime  # the client of an endpoint takes a while to load
+
+    if address is None:
+        asker = chat_runtime.asker(chat_runtime.open_endpoint(settings), settings)
+        try:
+            yield asker, settings
+        finally:
+            asker.close()
+        return
+    if settings.chat_url is not None:
+        raise Misconfigured(
+            "chat_url names one chat model, and --address the engine whose chat model is asked: leave one of them out"
+        )
+    # Ray prints its warnings into standard output, which is for the result.
+    with redirect_stdout(sys.stderr), cli_engine.running(state, address) as engine:
+        own = engine.settings()
+        asker = chat_runtime.asker(engine.chat(own) or chat_runtime.open_endpoint(own), own)
+        try:
+            yield asker, own
+        finally:
+            asker.close()
 
 
 def answer_view(document: Mapping[str, Any]) -> RenderableType:

@@ -200,12 +200,20 @@ def answer(
         float | None,
         typer.Option("--seconds", min=0.1, help="How long the model may take; default: chat_timeout_seconds."),
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address", help="The Ray cluster of an engine that runs, `auto` to find it: its chat model is asked."
+        ),
+    ] = None,
     embedder: EmbedderName = None,
     as_json: Json = False,
 ) -> None:
     """Have a chat model answer a question from a user's memory, with citations; also while a run writes."""
     settings = read_settings(embedder=embedder, chat_url=chat_url, chat_model=chat_model)
-    given = cli_answer.answer(state, settings, tenant, user, question, k=k, mode=mode, as_of=as_of, seconds=seconds)
+    given = cli_answer.answer(
+        state, settings, tenant, user, question, k=k, mode=mode, as_of=as_of, seconds=seconds, address=address
+    )
     if as_json:
         display.print_json(given)
         return

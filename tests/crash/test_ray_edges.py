@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.scripted_model import ScriptedModel
 from raygam import Memory
 from raygam.memory.errors import Misconfigured
 from raygam.pipeline import cli_run
@@ -149,6 +150,35 @@ def test_a_person_parks_and_retries_tasks_of_a_running_engine(tmp_path: Path) ->
         assert listed(state, Wanted(status="open"), 9)["total"] == 3
     finally:
         cluster.close()
+
+
+def test_the_chat_model_of_a_running_engine_answers_a_question(tmp_path: Path) -> None:
+    """Whoever asks needs to know where the engine is, and not which model it thinks with."""
+    import ray
+
+    from raygam.actors.cluster import Cluster
+
+    state = tmp_path / "state"
+    with Memory(state, embedder="stub", partitions=1, workers=0) as memory:
+        memory.add([{"user_id": "ana", **said(1), "text": "The kiln stands in Porto."}])
+    command = [sys.executable, "-m", "raygam", "answer", "ana", "Where does the kiln stand?", "--state", str(state)]
+    with ScriptedModel(key="sesame") as model:
+        cluster = Cluster.open(
+            state, settings(partitions=1, chat_url=model.url, chat_key="sesame"), shards=1, workers=0
+        )
+        try:
+            address = ray.get_runtime_context().gcs_address
+            done = subprocess.run([*command, "--address", address, "--json"], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            answer = json.loads(done.stdout)
+            assert (answer["answer"], answer["model"]) == ("The kiln stands in Porto.", "scripted")
+            assert [cited["message_id"] for cited in answer["citations"]] == ["m1"]
+            both = [*command, "--address", address, "--chat-url", model.url]
+            done = subprocess.run(both, capture_output=True, text=True)
+            assert done.returncode == 2
+            assert "leave one of them out" in done.stderr
+        finally:
+            cluster.close()
 
 
 def said(number: int) -> dict[str, Any]:

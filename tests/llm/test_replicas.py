@@ -6,6 +6,8 @@ The model is far too small for judgement; what is looked at is shape, flow and f
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ import jsonschema
 import psutil
 import pytest
 
+from raygam import Memory
 from raygam.actors.chat_actor import ChatReport
 from raygam.memory import prompts
 from raygam.memory.chat import ChatRequest, Message, ModelCall, Prompt, Reading
@@ -109,7 +112,10 @@ def engine(model_folder: Path, ray_session: None, tmp_path_factory: pytest.TempP
         chat_replicas=REPLICAS,
         chat_context_tokens=CONTEXT_TOKENS,
     )
-    state = runtime.locate(tmp_path_factory.mktemp("llm") / "state")
+    folder = tmp_path_factory.mktemp("llm") / "state"
+    state = runtime.locate(folder)
+    with Memory(folder, embedder="stub", partitions=2, workers=0) as memory:
+        memory.add([turn(USERS[0], at) for at in range(len(TEXTS))])
     cluster = Cluster.open(state, settings, shards=1, workers=1)
     try:
         until(lambda: len(cluster.routes.chats()) == REPLICAS, cluster, START_SECONDS)
@@ -118,12 +124,19 @@ def engine(model_folder: Path, ray_session: None, tmp_path_factory: pytest.TempP
         cluster.close()
 
 
+def turn(user: User, at: int) -> dict[str, Any]:
+    return {
+        **{"user_id": user.user_id, "session_id": "s", "speaker": ("Ana", "Bo")[at % 2], "role": "user"},
+        **{"message_id": f"m{at}", "text": TEXTS[at], "timestamp": 1_700_000_000_000 + at},
+    }
+
+
 @pytest.fixture
 def chat(engine: Any) -> Iterator[Any]:
     """The replicas as a worker of the engine holds them."""
     from raygam.actors.cluster import remote_chat
 
-    chat = remote_chat(engine.spec, engine.routes)
+    chat = remote_chat(engine.spec.settings, engine.routes)
     yield chat
     chat.close()
 
@@ -179,6 +192,24 @@ def test_every_question_of_sixteen_users_gets_an_answer_of_its_shape(engine: Any
     after = report(replica).figures
     together = (after.running_sum - before.running_sum) / (after.steps - before.steps)
     assert together > 2, "requests of different users are computed together"
+
+
+def test_another_process_has_the_replicas_answer_a_question(engine: Any) -> None:
+    """Of the answer's form there is no doubt; whether the model finds anything in the memories is its judgement."""
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-m", "raygam", "answer", USERS[0].user_id, "What broke?", "--json", "-k", "2"]
+    place = ["--state", str(engine.spec.state), "--address", address]
+    done = subprocess.run([*command, *place], capture_output=True, text=True, timeout=START_SECONDS)
+    if done.returncode == 0:
+        answer = json.loads(done.stdout)
+        assert answer["model"] == Path(engine.spec.settings.vllm_model).name
+        assert answer["memories_shown"] == 2
+        assert bool(answer["citations"]) == answer["in_memory"]
+        assert {cited["message_id"] for cited in answer["citations"]} <= {f"m{at}" for at in range(len(TEXTS))}
+    else:
+        assert "gave no answer that fits answer/1 in 3 tries" in done.stderr
 
 
 def test_a_replica_killed_in_the_middle_comes_back_and_all_are_answered(engine: Any, chat: Any) -> None:

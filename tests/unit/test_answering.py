@@ -10,12 +10,12 @@ from raygam.memory.answer_intent import Intent, intent_of
 from raygam.memory.answering import (
     NOT_IN_MEMORY,
     NOT_IN_MEMORY_CHINESE,
-    SCHEMA,
     Answered,
     answer_from,
     fitted,
     line,
     not_in_memory,
+    schema,
 )
 from raygam.memory.chat import Prompt
 from raygam.memory.errors import BadAnswer, TooLong
@@ -120,7 +120,7 @@ def test_an_answer_cites_the_memories_that_its_numbers_stand_for() -> None:
     ]
     assert answer.context_tokens == count_tokens("\n".join(data_lines(ask)))
     (asked,) = ask.prompts
-    assert (asked.label, asked.user, asked.schema) == ("answer/1", USER, SCHEMA)
+    assert (asked.label, asked.user, asked.schema) == ("answer/1", USER, schema(2))
     assert ask.shown.endswith('Present: Mon 2023-05-08 10:09\nQuestion: "Where does Ana live?"')
 
 
@@ -367,4 +367,4 @@ def test_instructions_follow_the_intent(question: str, instruction: str) -> None
     answered(ask, found(question, memory(1, "tea")))
     assert instruction in ask.instructions
     form = ask.instructions.partition("nothing else: ")[2]
-    assert re.findall(r'"(\w+)":', form) == list(SCHEMA["properties"]) == SCHEMA["required"]
+    assert re.findall(r'"(\w+)":', form) == list(schema(1)["properties"]) == schema(1)["required"]
