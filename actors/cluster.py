@@ -124,12 +124,8 @@ def remote_chat(settings: Settings, routes: Routes) -> RemoteChat:
         Misconfigured: no model is named, or its tokenizer is not at hand.
     """
     model = _vllm_model(settings)
-    return RemoteChat(
-        model_name(model),
-        context_of(model, settings.chat_context_tokens),
-        LocalTokenizer(model).count,
-        routes.chats,
-    )
+    context = context_of(model, settings.chat_context_tokens)
+    return RemoteChat(model_name(model), context, LocalTokenizer(model).count, routes.chats)
 
 
 def _vllm_model(settings: Settings) -> str:
