@@ -25,6 +25,8 @@ from ..memory.errors import Misconfigured, ModelAway, RaygamError, Refused
 _MAX_REPLY_BYTES = 16 * 1024 * 1024
 _CONNECT_SECONDS = 10.0
 _IDLE_SECONDS = 4.0  # uvicorn, and so vLLM, closes idle connections after 5 s; a call must not meet that moment
+_BESIDE = 16
+"""Tokens are counted while all completions are under way: that must not wait for one of them to end."""
 _CLOSE_SECONDS = 10.0
 
 
@@ -49,17 +51,18 @@ class ChatHttp:
     Args:
         url: where the API is ("http://host:8000/v1"), without user or password.
         key: sent as a bearer's token; never shown.
-        connections: at most.
+        calls: completions under way at most, by their callers' word; each has a connection, and some are left for
+            the short requests beside them.
         ca_file: a certificate (PEM) to trust beside the system's.
 
     Raises:
         Misconfigured: the URL is none, or the file holds no certificate.
     """
 
-    def __init__(self, url: str, key: SecretStr | None, connections: int, ca_file: Path | None = None) -> None:
+    def __init__(self, url: str, key: SecretStr | None, calls: int, ca_file: Path | None = None) -> None:
         self.url = checked_url(url)
         self._key = key
-        self._connections = connections
+        self._most_connections = calls + _BESIDE
         self._tls = _trusting(ca_file) if ca_file else None
         self._lock = threading.Lock()
         self._closed = False
@@ -144,7 +147,7 @@ class ChatHttp:
                 headers["Authorization"] = f"Bearer {self._key.get_secret_value()}"
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    limit=self._connections, keepalive_timeout=_IDLE_SECONDS, ssl=self._tls or True
+                    limit=self._most_connections, keepalive_timeout=_IDLE_SECONDS, ssl=self._tls or True
                 ),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
                 headers=headers,

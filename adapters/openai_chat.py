@@ -54,7 +54,7 @@ class OpenAIChat:
         temperature: None leaves it to the server.
         seed: likewise.
         guided: whether the server is asked to decode along the schema (`response_format`).
-        connections: at most.
+        calls: completions under way at most, by the callers' word.
         ca_file: a certificate (PEM) to trust beside the system's.
         tokenizer: a `tokenizer.json`, or the folder of one; None asks the server, else counts bytes.
         now: Unix time.
@@ -73,14 +73,14 @@ class OpenAIChat:
         temperature: float | None = 0.0,
         seed: int | None = None,
         guided: bool = True,
-        connections: int = 64,
+        calls: int = 64,
         ca_file: Path | None = None,
         tokenizer: Path | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         if model == "":
             raise Misconfigured("chat_model is empty; give the name that the server lists (GET /v1/models)")
-        self._http = ChatHttp(url, api_key, connections, ca_file)
+        self._http = ChatHttp(url, api_key, calls, ca_file)
         self._model = model
         self._endpoint = Endpoint(self._http.url, model, api_key)
         self._options: dict[str, Any] = {"temperature": temperature, "seed": seed}

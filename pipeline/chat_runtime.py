@@ -114,7 +114,7 @@ def open_endpoint(settings: ChatFields, name: str | None = None) -> OpenAIChat:
         temperature=settings.chat_temperature,
         seed=settings.chat_seed,
         guided=settings.chat_guided,
-        connections=settings.chat_concurrency,
+        calls=settings.chat_concurrency,
         ca_file=settings.chat_ca_file,
         tokenizer=settings.chat_tokenizer,
     )

@@ -17,6 +17,7 @@ from ..memory.chat import ModelCall
 from ..memory.errors import BadAnswer, LeaseLost, RaygamError, Refused, Retryable
 from ..memory.ports import Reader
 from ..memory.writes import LeasedTask
+from .asking import Asker
 from .thinking import Matter, Minds, think
 from .worker import TaskSource, TopicMemory, WorkDone
 
@@ -55,6 +56,10 @@ class ChatWorker:
     def obstacle(self) -> str:
         """What stands in the way of all tasks, empty if nothing does."""
         return "; ".join(filter(None, (asker.obstacle() for asker in self._minds.distinct)))
+
+    def asker(self, port: str) -> Asker | None:
+        """Who asks the chat model of a port; closed with this."""
+        return self._minds.askers.get(port)
 
     def setbacks(self) -> int:
         """How often in a row the models were asked again for nothing."""

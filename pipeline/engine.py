@@ -15,6 +15,7 @@ from ..memory.model import User
 from ..memory.ports import Reader, Store
 from ..memory.writes import SourcePosition
 from . import backoff
+from .asking import Asker
 from .batches import TurnBatch
 from .intake import Intake
 from .records import EndOfSession, Turn
@@ -125,6 +126,10 @@ class Engine:
     def open_tasks(self) -> int:
         """Tasks that workers will take; parked ones are not among them."""
         return sum(shard.task_counts()[0] for shard in self._shards)
+
+    def asker(self, port: str) -> Asker | None:
+        """Who asks the chat model of a port for its workers; None where rules serve it. Closed with this."""
+        return self._workers[0].asker(port)
 
     def drain(self, on_progress: Callable[[int], None] = lambda left: None) -> None:
         """Wait until no task is left to work on.

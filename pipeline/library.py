@@ -15,6 +15,7 @@ from ..memory.retrieval import RetrievalResult
 from . import runtime
 from .answering import Answer, answer
 from .asking import Asker
+from .chat_config import PORTS
 from .config import Settings, read_settings
 from .engine import Engine
 from .reading import Reading
@@ -198,9 +199,13 @@ class Memory:
         self._engine.close()
 
     def _answering(self) -> Asker:
-        """The model that answers, from the first question on."""
+        """Who asks the model that answers: its workers' callers, if they ask the same: the cap on calls is one."""
         from . import chat_runtime  # the client of an endpoint takes a while to load
 
+        same = [port for port in PORTS if self._settings.model_for(port) == self._settings.chat_model]
+        shared = next(filter(None, map(self._engine.asker, same)), None)
+        if shared is not None:
+            return shared
         with self._asker_lock:
             if self._asker is None:
                 self._asker = chat_runtime.asker(chat_runtime.open_endpoint(self._settings), self._settings)

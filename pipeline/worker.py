@@ -22,6 +22,7 @@ from ..memory.model import User
 from ..memory.ports import BoundaryDetector, Embedder, Reader, RelationScorer, Summarizer
 from ..memory.proposal import Proposal
 from ..memory.writes import LeasedTask, LoggedTopics
+from .asking import Asker
 
 
 class TaskSource(Protocol):
@@ -100,6 +101,10 @@ class SlowPath(Protocol):
         """When no partition had anything to do: wait while tasks are in flight or the model is away, at most so long."""
         ...
 
+    def asker(self, port: str) -> Asker | None:
+        """Who asks the chat model of a port (`chat_config.PORTS`); None where rules serve it."""
+        ...
+
     def close(self) -> None:
         """End; tasks in flight go back to their shards."""
         ...
@@ -134,6 +139,10 @@ class Worker:
     def setbacks(self) -> int:
         """None."""
         return 0
+
+    def asker(self, port: str) -> Asker | None:
+        """Nobody."""
+        return None
 
     def rest(self, seconds: float) -> None:
         """Nothing is in flight."""

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from benchmarks.scripted_judgement import judged
 from benchmarks.scripted_model import ScriptedModel, Step
-from raygam import Memory, Misconfigured, Retryable, User
+from raygam import Memory, Misconfigured, ModelAway, Retryable, User
 from raygam.memory.model import TopicRelationType
 from raygam.memory.writes import TaskRow, TaskStatus
 from raygam.pipeline import breaker, runtime
@@ -152,6 +153,23 @@ def test_a_slow_model_holds_up_neither_turns_nor_searches(opened: Callable[..., 
     held.set()
     memory.flush()
     assert not tasks(memory)
+
+
+def test_questions_and_tasks_keep_one_cap_on_calls(opened: Callable[..., Memory], model: ScriptedModel) -> None:
+    held = threading.Event()
+    memory = opened(chat_concurrency=1)
+    model.script(Step(held=held))
+    memory.add(turns())
+    wait_for(lambda: model.at_once)  # a task is being thought about
+    with ThreadPoolExecutor(2) as threads:
+        answers = [threads.submit(memory.answer, "ana", "What broke?") for _ in range(2)]
+        with pytest.raises(ModelAway, match="busy"):
+            memory.answer("ana", "What broke?", seconds=0.3)
+        held.set()
+        assert all(answer.result(20).in_memory for answer in answers)
+    memory.flush("ana")
+    assert model.calls()["answer"] == 2
+    assert model.most_at_once == 1
 
 
 @pytest.mark.usefixtures("quick")
