@@ -6,11 +6,14 @@ Weights come from a folder that the settings name, else from the package
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -37,6 +40,10 @@ def find_weights(folder: Path | None = None) -> Path | None:
 class MiniLMEmbedder:
     """Embeds on the CPU. Loads the model at the first call, once. Thread-safe.
 
+    Up to one batch of texts is computed by all of torch's threads together. Of more, each thread computes batches
+    of its own: threads that share a pass wait for the slowest of them at every layer, and on a machine that has
+    something else to do as well that costs more than the something else.
+
     Args:
         folder: where the weights lie; None looks for the package.
         batch_size: texts per forward pass; texts are sorted by length first.
@@ -60,6 +67,7 @@ class MiniLMEmbedder:
         self._batch_size = batch_size
         self._lock = threading.Lock()
         self._loaded: Any = None
+        self._streams: _Streams | None = None
 
     @property
     def model(self) -> Any:
@@ -74,19 +82,62 @@ class MiniLMEmbedder:
         if not texts:
             return np.zeros((0, DIMENSION), dtype=np.float32)
         model = self.model
-        with self._lock:  # torch already uses every core; two passes at once only fight over them
-            vectors = model.encode(
-                list(texts),
-                batch_size=self._batch_size,
-                convert_to_numpy=True,
-                normalize_embeddings=True,
-                show_progress_bar=False,
-            )
-        return np.ascontiguousarray(vectors, dtype=np.float32)
+        with self._lock:  # every core is used already; two callers at once only fight over them
+            if len(texts) <= self._batch_size:
+                return _encoded(model, texts)
+            if self._streams is None:
+                self._streams = _Streams(model)
+            return self._streams.encoded(texts, self._batch_size)
 
     def count_tokens(self, text: str) -> int:
         """Word pieces of a text, without the two special tokens."""
         return len(self.model.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
+
+
+class _Streams:
+    """Threads that each compute whole batches, with a tokenizer of its own and the same weights. For one caller.
+
+    Args:
+        model: a SentenceTransformer.
+    """
+
+    def __init__(self, model: Any) -> None:
+        import torch
+
+        weights = {id(held): held for held in (*model.parameters(), *model.buffers())}
+        count = torch.get_num_threads()
+        self._models: SimpleQueue[Any] = SimpleQueue()
+        for _ in range(count):
+            self._models.put(copy.deepcopy(model, dict(weights)))
+        started = threading.Barrier(count + 1)
+
+        def start() -> None:
+            torch.set_num_threads(1)
+            torch.get_num_threads()  # a thread takes torch's own number at its first question, if it has asked none
+            started.wait()
+
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="raygam-minilm")
+        for _ in range(count):
+            self._pool.submit(start)
+        started.wait()
+        torch.set_num_threads(count)  # what one thread says of itself holds for those that are new, too
+
+    def encoded(self, texts: Sequence[str], batch_size: int) -> NDArray[np.float32]:
+        """Return unit vectors `(len(texts), 384)`."""
+        order = sorted(range(len(texts)), key=lambda at: -len(texts[at]))  # the longest first: the threads end together
+        batches = [order[start : start + batch_size] for start in range(0, len(texts), batch_size)]
+        vectors = np.empty((len(texts), DIMENSION), dtype=np.float32)
+
+        def compute(batch: list[int]) -> None:
+            model = self._models.get()
+            try:
+                vectors[batch] = _encoded(model, [texts[at] for at in batch])
+            finally:
+                self._models.put(model)
+
+        for _ in self._pool.map(compute, batches):
+            """All are waited for, and the first error is raised."""
+        return vectors
 
 
 class MiniLMTokenCounter:
@@ -112,6 +163,13 @@ class MiniLMTokenCounter:
     def __call__(self, text: str) -> int:
         """Word pieces of a text, without the two special tokens."""
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _encoded(model: Any, texts: Sequence[str]) -> NDArray[np.float32]:
+    vectors = model.encode(
+        list(texts), batch_size=len(texts), convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False
+    )
+    return np.ascontiguousarray(vectors, dtype=np.float32)
 
 
 def _load(folder: Path) -> Any:

@@ -38,7 +38,7 @@ def need(component: str, present: bool, reason: str) -> None:
     pytest.skip(reason)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def minilm_weights() -> None:
     """The embedder's weights are at hand."""
     need("models", find_weights() is not None, "no weights of all-MiniLM-L6-v2 are installed")
