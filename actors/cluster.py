@@ -185,6 +185,7 @@ class Cluster:
             Retryable: the engine was not ready in time, or the database does not answer.
         """
         place = runtime.for_all_nodes(located(state))
+        count = settings.workers_on_ray(workers)
         facts = runtime.facts_for(place, settings)
         ours = connect(address, settings.ray_metrics_port)
         try:
@@ -196,7 +197,7 @@ class Cluster:
                 cluster=context.gcs_address,
                 node=context.get_node_id() if place.one_node else "",
                 shards=min(shards or settings.shards, facts.partitions),
-                workers=settings.workers if workers is None else workers,
+                workers=count,
                 embedders=settings.embedder_replicas,
                 chats=settings.chat_replicas if settings.vllm_model is not None else 0,
             )

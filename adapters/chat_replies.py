@@ -7,7 +7,7 @@
 | an error's document in a 200 | what its code says, as if it were the status |
 | 400, 413, 422 about the context's length | `TooLong` |
 | other 4xx | `Rejected` |
-| 3xx, 401, 403, 404, 405 | `Refused`: key, name of the model or address |
+| 3xx, 401, 402, 403, 404, 405 | `Refused`: key, account, name of the model or address |
 | 408, 429, 5xx | `ModelAway`, with `Retry-After` where it is said |
 """
 
@@ -28,6 +28,8 @@ from .chat_http import Reply
 
 _SHOWN = 300
 _DAY_SECONDS = 86_400.0
+_MOST_TOKENS = 1_000_000_000
+"""A server that counts more in one call cannot count."""
 _TOO_LONG = re.compile(
     r"context.?(length|window|size)|maximum (model|context)|max_model_len|prompt .{0,20}too long|too many (input )?tokens"
     r"|longer than the maximum|string_above_max_length|exceeds? .{0,40}(context|maximum) .{0,20}(length|tokens)",
@@ -103,7 +105,7 @@ def read_document(reply: Reply, endpoint: Endpoint, now: float) -> dict[str, Any
     """
     try:
         document = json.loads(reply.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if reply.status != 200:
         raise _meaning(reply.status, document, reply, endpoint, now)
@@ -134,6 +136,8 @@ def _meaning(status: int, document: Any, reply: Reply, endpoint: Endpoint, now: 
         return ModelAway(f"the chat model {busy}; {where}", asked, at_work=at_work)
     if status in (401, 403):
         return Refused(f"{where}. It does not take us by this key: check chat_key (or chat_key_file)")
+    if status == 402:
+        return Refused(f"{where}. The account of this key cannot pay: see to it, or name another key (chat_key)")
     if status in (404, 405):
         model = repr(endpoint.model) if endpoint.model else "of the name that it lists"
         return Refused(
@@ -191,4 +195,5 @@ def _text(content: Any) -> str:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    counts = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS
+    return value if counts else None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ class OpenAIChat:
             ModelAway, Refused: the server is asked, and does not answer, not to us, or with several.
         """
         if self._model is None:
-            with self._asking:
+            with self._alone():
                 if self._model is None:
                     self._model = _only(self._listed(), self._endpoint)
         return self._model
@@ -116,7 +117,7 @@ class OpenAIChat:
         """
         model = self.name
         if self._context_tokens is None:
-            with self._asking:
+            with self._alone():
                 if self._context_tokens is None:
                     found = _context_of(self._listed(), model)
                     self._context_tokens = found or DEFAULT_CONTEXT_TOKENS
@@ -183,6 +184,20 @@ class OpenAIChat:
         reply = self._http.post(f"{self._http.url}/chat/completions", document, seconds)
         return read_completion(reply, self._endpoint, self._now())
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One asks, the others wait for what it learns; not longer than one may ask, as each has a deadline of its own.
+
+        Raises:
+            ModelAway: it has learnt nothing by then.
+        """
+        if not self._asking.acquire(timeout=_MODELS_SECONDS):
+            raise ModelAway(f"{self._http.url} does not say what it serves; another call asks it")
+        try:
+            yield
+        finally:
+            self._asking.release()
+
     def _listed(self) -> list[Mapping[str, Any]]:
         """The models that the endpoint lists; none where it has no such list."""
         reply = self._http.get(f"{self._http.url}/models", _MODELS_SECONDS)
@@ -194,7 +209,7 @@ class OpenAIChat:
     def _counting(self) -> TokenCounter:
         model = self.name
         if self._counter is None:
-            with self._asking:
+            with self._alone():
                 if self._counter is None:
                     root = self._http.url.removesuffix("/v1")
                     asked = ServerCounter(self._http, f"{root}/tokenize", model, self._count_in)

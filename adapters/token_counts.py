@@ -117,6 +117,6 @@ def counted(reply: Reply) -> int | None:
     """The count in a reply of `/tokenize`; None where the server has no such thing."""
     try:
         found = json.loads(reply.body)["count"] if reply.status == 200 else None
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return found if isinstance(found, int) else None

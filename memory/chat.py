@@ -49,7 +49,7 @@ class ChatAnswer:
     """What a chat model said.
 
     Attributes:
-        text: whole, as it came.
+        text: whole, as it came; what no store takes (halves of code points, NUL) is U+FFFD in it.
         prompt_tokens: as the model counts them.
         completion_tokens: likewise.
         cut_off: it reached `max_tokens`, so the text has no end.
@@ -59,6 +59,10 @@ class ChatAnswer:
     prompt_tokens: int
     completion_tokens: int
     cut_off: bool = False
+
+    def __post_init__(self) -> None:
+        text = self.text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+        object.__setattr__(self, "text", text)
 
 
 @dataclass(frozen=True, slots=True)

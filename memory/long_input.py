@@ -173,7 +173,7 @@ def links(ask: Ask, user: User, topics: Sequence[NewTopic], earlier: Sequence[Ev
         earlier: stored events, nearest first.
     """
     shown = _within(ask, earlier, ask.context_tokens // _ROOM_FOR_EARLIER)
-    asked: list[Prompt[Links]] = []
+    asked: list[Prompt[Links] | None] = []
     groups = [list(topics)]
     while groups:
         group = groups.pop(0)
@@ -186,24 +186,40 @@ def links(ask: Ask, user: User, topics: Sequence[NewTopic], earlier: Sequence[Ev
             groups = [group[:half], group[half:], *groups]
         else:
             asked += _links_in_windows(ask, user, group[0], shown)
-    answers = [ask(as_part(prompt) if at else prompt) for at, prompt in enumerate(asked)]
+    answers: list[Links] = []
+    first = next((prompt for prompt in asked if prompt is not None), None)
+    for prompt in asked:
+        if prompt is None:
+            answers.append(_NO_LINKS)
+        else:
+            answers.append(ask(prompt if prompt is first else as_part(prompt)))
     return Links(
         tuple(chain.from_iterable(answer.relations for answer in answers)),
         _union(answer.edges for answer in answers),
     )
 
 
-def _links_in_windows(ask: Ask, user: User, topic: NewTopic, earlier: Sequence[Event]) -> list[Prompt[Links]]:
-    """Prompts on one topic whose events are too many for one; its relations are asked for in the first."""
+_NO_LINKS = Links(((),), ())
+"""Of one topic."""
+
+
+def _links_in_windows(ask: Ask, user: User, topic: NewTopic, earlier: Sequence[Event]) -> list[Prompt[Links] | None]:
+    """Prompts on one topic whose events are too many for one; its relations are asked for in the first.
+
+    A window with one event alone and nothing to compare it with is left out; None stands for a topic of only such.
+    """
     passages = passages_for(ask, _links_form(user, [topic], earlier), topic.events)
-    found: list[Prompt[Links]] = []
+    found: list[Prompt[Links] | None] = []
     stop = 0
     while stop < len(passages):
         form = _links_form(user, [] if found else [topic], earlier)
         prompt, count = first_window(ask, form, passages[stop:])
-        found.append(prompt)
+        window = passages[stop : stop + count]
+        asks = (not found and topic.candidates) or earlier or len({passage.event.seq for passage in window}) > 1
+        if asks:  # without candidates, and with one event alone, there is nothing to relate
+            found.append(prompt)
         stop += count
-    return found
+    return found or [None]
 
 
 def _links_form(user: User, topics: Sequence[NewTopic], earlier: Sequence[Event]) -> Form[Links]:

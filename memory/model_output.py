@@ -15,8 +15,7 @@ from typing import Any
 from .errors import BadAnswer
 from .json_values import json_kind
 
-_CLOSED_THOUGHT = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
-_THOUGHT_END = re.compile(r"</(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
+_THOUGHT = re.compile(r"<(/?)(think|thinking|thought|reasoning)>", re.IGNORECASE)
 _BRACKET = re.compile(r"[{\[]")
 _BROKEN = re.compile(r"\{\s*[\"']|\{\s*\w+\s*:|\[\s*(?:[\[{\"]|-?\d+\s*,)")
 """How a bracket goes on that opens JSON and no remark in prose."""
@@ -49,9 +48,17 @@ def json_value(text: str, schema: Mapping[str, Any], cut_off: bool = False) -> A
 
 def _told(text: str) -> str:
     """The text without thoughts; those that were never closed stay, with the value behind them."""
-    text = _CLOSED_THOUGHT.sub("", text)
-    ends = [match.end() for match in _THOUGHT_END.finditer(text)]
-    return text[ends[-1] :] if ends else text
+    kept, at = [""], 0
+    name, begin = "", 0  # of the thought that is open
+    for tag in _THOUGHT.finditer(text):
+        if not tag[1]:
+            name, begin = (name, begin) if name else (tag[2].casefold(), tag.start())
+        elif tag[2].casefold() == name:
+            kept.append(text[at:begin])
+            name, at = "", tag.end()
+        else:  # it was never opened: all before it is thought
+            kept, at = [""], tag.end()
+    return "".join(kept) + text[at:]
 
 
 def _only(text: str, schema: Mapping[str, Any]) -> tuple[Any]:
@@ -111,11 +118,19 @@ def _parsed(text: str) -> tuple[Any] | None:
         return None
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if found.setdefault(name, value) != value:
+            raise ValueError(f"{name!r} has two values")
+    return found
+
+
 def _no_number(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_number)
+_DECODER = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=_object)
 
 
 def _named(schema: Mapping[str, Any]) -> str:

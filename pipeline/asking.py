@@ -20,8 +20,11 @@ from .breaker import Breaker, Permit, pause_after
 from .budgets import TokenBudgets
 from .chat_gate import ChatGate, Clock, MonotonicClock
 from .metrics import Metrics, NoMetrics
+from .suspects import Suspects
 
 T = TypeVar("T")
+_FULL = 0.95
+"""Of what a call may take: one that had so much had its time."""
 _SHOWN = 500
 """Characters of a bad answer that are shown to the model again: enough to see the fault, and never a second input."""
 
@@ -81,6 +84,7 @@ class Asker:
         self.clock: Clock = clock or MonotonicClock()
         self._random = random
         breaker = Breaker(self.limits.failures_to_open, random)
+        self._suspects = Suspects()
         self._gate = ChatGate(label, self.limits.concurrency, breaker, budgets or TokenBudgets(), self.clock)
 
     def for_task(
@@ -176,23 +180,28 @@ class Asker:
 
         Raises:
             ModelAway: it stayed away, the tenant's tokens are used up, or this was closed.
-            Unanswerable: it broke down at this request `tries` times, and did well at others each time.
+            Unanswerable: it broke down at this request `tries` times, in this call and earlier ones, and did well at
+                others in between.
             TooLong, Rejected, Refused: as `ChatModel.complete`.
         """
         model, failures, broke_down = self.name(deadline), 0, 0
+        suspicion = self._suspects.of(request, self._gate.record)
         while True:
-            balance = self._gate.balance
             permit = self._gate.enter(request.user.tenant, request.max_tokens, deadline)
             try:
-                return self._admitted(request, model, prompt, deadline, permit)
+                answer = self._admitted(request, model, prompt, deadline, permit)
+                self._suspects.clear(suspicion)
+                return answer
             except ModelAway as error:
                 failures += 1
-                broke_down += error.at_work and self._gate.balance >= balance  # this failure is in it
-                if broke_down >= self.limits.tries:
+                broke_down += error.at_work
+                if error.at_work and self._suspects.blamed(suspicion, self._gate.record, self.limits.tries):
                     raise Unanswerable(
-                        f"{model} broke down {broke_down} times at a request ({prompt}) while it answered others; "
-                        f"the last time: {error}"
+                        f"{model} broke down {self.limits.tries} times at a request ({prompt}), and answered others each "
+                        f"time in between; the last time: {error}"
                     ) from None
+                if broke_down >= self.limits.tries:
+                    raise  # others shall have their turn: by what becomes of them it is seen whose fault it is
                 # The gate keeps everyone out for as long as the server asks; this is for a failure of one's own.
                 if not self._gate.pause(pause_after(failures, self._random), deadline):
                     raise error from None
@@ -206,7 +215,7 @@ class Asker:
             answer = self.model.complete(request, seconds)
         except (ModelAway, Refused) as error:
             # A call that had less time than a call may take says nothing about the model by running out of it.
-            short = seconds < self.limits.call_seconds and self.clock.now() - started >= seconds
+            short = seconds < _FULL * self.limits.call_seconds and self.clock.now() - started >= seconds
             self._gate.leave_away(permit, tenant, request.max_tokens, error, counts=not short)
             self._counted(model, prompt, "away" if isinstance(error, ModelAway) else "refused", started)
             raise

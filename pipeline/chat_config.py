@@ -11,6 +11,9 @@ from ..memory.errors import Misconfigured
 
 PORTS = ("boundaries", "consolidation", "relations")
 
+SHARE_OF_LEASE = 0.9
+"""Of a lease's time a task may be thought about; what is left is for handing it in."""
+
 
 class ChatFields(BaseModel):
     """Which model thinks, where it is, and what it may cost.

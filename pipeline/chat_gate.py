@@ -14,6 +14,9 @@ from ..memory.errors import ModelAway
 from .breaker import Breaker, Permit
 from .budgets import TokenBudgets
 
+_TOGETHER_SECONDS = 1.0
+"""Calls without an answer that end within so long of each other have failed together: a replica has died, say."""
+
 
 class Clock(Protocol):
     """The present, and waiting in it."""
@@ -60,7 +63,9 @@ class ChatGate:
         self._queue: deque[object] = deque()
         self._under_way = 0
         self._last_failure = ""
-        self._balance = 0
+        self._answered = 0
+        self._collapses = 0
+        self._failed_at: float | None = None  # None from an answer on
         self._closed = False
 
     @property
@@ -69,9 +74,9 @@ class ChatGate:
         return self._under_way
 
     @property
-    def balance(self) -> int:
-        """Calls that were answered so far, less those that were not: it rises while the model does well."""
-        return self._balance
+    def record(self) -> tuple[int, int]:
+        """How many calls were answered so far, and how often it failed; calls that fail together count once."""
+        return self._answered, self._collapses
 
     @property
     def is_away(self) -> bool:
@@ -132,7 +137,8 @@ class ChatGate:
         """
         with self._changed:
             self._breaker.answered(permit)
-            self._balance += 1
+            self._answered += 1
+            self._failed_at = None
             self._over(tenant, tokens)
 
     def leave_away(self, permit: Permit, tenant: str, tokens: int, error: Exception, counts: bool = True) -> None:
@@ -148,9 +154,11 @@ class ChatGate:
         with self._changed:
             if counts:
                 self._last_failure = str(error)
-                self._balance -= 1
                 asked = error.retry_after_seconds if isinstance(error, ModelAway) else None
-                self._breaker.away(permit, self._clock.now(), asked)
+                now = self._clock.now()
+                self._collapses += self._failed_at is None or now - self._failed_at > _TOGETHER_SECONDS
+                self._failed_at = now
+                self._breaker.away(permit, now, asked)
             else:
                 self._breaker.abandoned(permit)
             self._over(tenant, -tokens)

@@ -14,16 +14,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ..memory.chat import ModelCall
-from ..memory.errors import BadAnswer, LeaseLost, RaygamError, Refused, Retryable
+from ..memory.errors import BadAnswer, LeaseLost, RaygamError, Refused, Retryable, TooLong
 from ..memory.ports import Reader
 from ..memory.writes import LeasedTask
 from .asking import Asker
+from .chat_config import SHARE_OF_LEASE
 from .thinking import Matter, Minds, think
 from .worker import TaskSource, TopicMemory, WorkDone
 
 log = logging.getLogger("raygam.worker")
-_SHARE_OF_LEASE = 0.9
-"""Of a lease's time a task may be thought about; what is left is for handing it in."""
 
 
 class ChatWorker:
@@ -93,12 +92,12 @@ class ChatWorker:
         if self.obstacle():
             for asker in self._minds.distinct:
                 asker.wait_until_open(max(deadline - time.monotonic(), 0.0))
-            return
         spent = any(asker.exhausted() for asker in self._minds.distinct)
         with self._changed:
             before = self._in_flight
             if before or spent:  # tasks of tenants without tokens are ready, and not to be had
-                self._changed.wait_for(lambda: self._stopping or self._in_flight < before, timeout=seconds)
+                left = max(deadline - time.monotonic(), 0.0)
+                self._changed.wait_for(lambda: self._stopping or self._in_flight < before, timeout=left)
 
     def close(self) -> None:
         """Break off the calls under way; their tasks go back to the shards. Twice is once."""
@@ -142,7 +141,8 @@ class ChatWorker:
         except Exception as error:  # noqa: BLE001 - the top of the thread: recorded with the task
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = "" if isinstance(error, RaygamError) else f" ({where.name}, line {where.lineno})"
-            self._fail(shard, matter.lease, f"{type(error).__name__}: {error}{place}", isinstance(error, BadAnswer))
+            parks = isinstance(error, (BadAnswer, TooLong))  # the same again would come of it
+            self._fail(shard, matter.lease, f"{type(error).__name__}: {error}{place}", parks)
         finally:
             with self._changed:
                 self._in_flight -= 1
@@ -157,7 +157,7 @@ class ChatWorker:
         def record(call: ModelCall) -> None:
             shard.remember(task.id, token, [call])
 
-        deadline = time.monotonic() + self._lease_seconds * _SHARE_OF_LEASE
+        deadline = time.monotonic() + self._lease_seconds * SHARE_OF_LEASE
         proposal = think(self._minds, matter, reader.episode_turns, record, deadline)
         outcome = shard.submit([proposal])[0]
         return WorkDone(applied=1) if outcome is None else WorkDone(lost=1)

@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..memory.errors import Misconfigured
 from . import cli_engine, display, runtime
 from .answering import answer as answer_from
 from .answering import answer_document
@@ -85,10 +84,6 @@ def _thinking(state: AnyState, settings: Settings, address: str | None) -> Itera
         finally:
             asker.close()
         return
-    if settings.chat_url is not None:
-        raise Misconfigured(
-            "chat_url names one chat model, and --address the engine whose chat model is asked: leave one of them out"
-        )
     # Ray prints its warnings into standard output, which is for the result.
     with redirect_stdout(sys.stderr), cli_engine.running(state, address) as engine:
         own = engine.settings()

@@ -210,6 +210,11 @@ def answer(
     as_json: Json = False,
 ) -> None:
     """Have a chat model answer a question from a user's memory, with citations; also while a run writes."""
+    if address is not None and (chat_url or chat_model):
+        raise Misconfigured(
+            "--chat-url and --chat-model name a chat model, and --address the engine whose chat model is asked: leave one "
+            "of them out"
+        )
     settings = read_settings(embedder=embedder, chat_url=chat_url, chat_model=chat_model)
     given = cli_answer.answer(
         state, settings, tenant, user, question, k=k, mode=mode, as_of=as_of, seconds=seconds, address=address

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from ..memory.errors import Misconfigured
 from ..memory.progression import Limits
-from .chat_config import ChatFields
+from .chat_config import SHARE_OF_LEASE, ChatFields
 from .kafka_config import KafkaFields
 from .records import RecordLimits
 from .shard import ShardSettings
@@ -127,6 +127,25 @@ class Settings(KafkaFields, ChatFields, BaseSettings):
             return self.chunk_bytes
         return 1024 * 1024 if embedder.startswith("stub") else 128 * 1024
 
+    def workers_here(self, workers: int | None = None) -> int:
+        """Workers in one process; with a chat model one claims for as many threads as there may be calls."""
+        count = self.workers if workers is None else workers
+        return min(count, 1) if self.chats else count
+
+    def workers_on_ray(self, workers: int | None = None) -> int:
+        """Worker actors; they share the calls of a chat model.
+
+        Raises:
+            Misconfigured: there are not so many calls.
+        """
+        count = self.workers if workers is None else workers
+        if self.chats and count > self.chat_concurrency:
+            raise Misconfigured(
+                f"{count} workers cannot share {self.chat_concurrency} calls of the chat model: raise chat_concurrency, "
+                "or take fewer workers"
+            )
+        return count
+
     @property
     def open_tasks_limit(self) -> int:
         """Tasks above which reading waits. A slow chat model is behind for hours, and the stream is not to wait for it."""
@@ -176,6 +195,12 @@ def read_settings(**given: object) -> Settings:
     except ValueError as error:
         raise Misconfigured(f"settings cannot be read: {error}") from None
     settings.check_chat()
+    longest = SHARE_OF_LEASE * settings.lease_seconds
+    if settings.chats and settings.chat_timeout_seconds > longest:
+        raise Misconfigured(
+            f"chat_timeout_seconds {settings.chat_timeout_seconds:g} is more than a task has for all its calls: {longest:g} s, "
+            f"which is {SHARE_OF_LEASE:g} of lease_seconds; raise lease_seconds, or lower it"
+        )
     return settings
 
 

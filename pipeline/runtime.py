@@ -158,7 +158,7 @@ def open_engine(state: AnyState, settings: Settings, *, workers: int | None = No
     place = located(state)
     embedder, facts = _embedder_and_facts(place, settings)
     models = make_models(embedder)
-    share = max(settings.workers if workers is None else workers, 1)
+    count = settings.workers_here(workers)
     store = _create_or_open(place, facts)
     try:
         return Engine(
@@ -167,11 +167,11 @@ def open_engine(state: AnyState, settings: Settings, *, workers: int | None = No
             Intake(facts, embedder, settings.record_limits),
             settings.shard,
             clock_us=lambda: time.time_ns() // 1000,
-            workers=settings.workers if workers is None else workers,
+            workers=count,
             worker_group=settings.worker_group,
             max_open_tasks=settings.open_tasks_limit,
             max_waiting_turns=settings.waiting_turns_limit,
-            new_worker=lambda: make_worker(models, settings, share=share),
+            new_worker=lambda: make_worker(models, settings),
         )
     except BaseException:
         store.close()
@@ -202,12 +202,12 @@ def open_local(state: AnyState, settings: Settings, *, workers: int | None = Non
             open_topic=lambda job: open_topic(job, facts),
             make_sink=lambda job: message_sink(settings, job),
         )
-        count = settings.workers if workers is None else workers
+        count = settings.workers_here(workers)
         engine = LocalEngine(
             host,
             facts,
             [store.reader(at) for at in range(facts.partitions)],
-            [make_worker(make_models(slow_path), settings, share=count) for _ in range(count)],
+            [make_worker(make_models(slow_path), settings) for _ in range(count)],
             on_close=end_model,
         )
         opened.pop_all()

@@ -105,6 +105,7 @@ class Shard:
         self._tokens = (f"{writer.epoch}-{number}" for number in itertools.count(1))  # none twice within an epoch
         self._stale = False
         self._next_seq = 0
+        self._queue = TaskQueue(())
         self._recover()
         parked = self._queue.parked_by_failure()
         if parked:  # what stood in their way may be mended by now
@@ -373,7 +374,7 @@ class Shard:
         self._stale = False
 
     def _recover(self) -> None:
-        self._queue = TaskQueue(self._writer.unfinished_tasks())
+        self._queue = TaskQueue(self._writer.unfinished_tasks(), self._queue)
         rules = LeaseRules(self._settings.lease_seconds, self._settings.max_attempts)
         self._leasing = Leasing(self._queue, rules, self._tokens, self._clock_us, self._commit)
         self._residents = Residents(self._writer, self._settings.max_resident_users, self._queue.is_parked)

@@ -20,16 +20,23 @@ from ..memory.writes import LeasedTask, TaskRow, TaskStatus
 class TaskQueue:
     """A partition's unfinished tasks."""
 
-    def __init__(self, tasks: Iterable[TaskRow]) -> None:
-        """Start from the ledger's unfinished ones; a lease of an earlier epoch counts as open."""
+    def __init__(self, tasks: Iterable[TaskRow], before: TaskQueue | None = None) -> None:
+        """Start from the ledger's unfinished ones; a lease of an earlier epoch counts as open.
+
+        Args:
+            tasks: as the ledger has them.
+            before: what this queue stands in for, in the same epoch; leases that the ledger knows too go on.
+        """
         self._waiting: dict[User, list[TaskRow]] = {}
         self._ready: OrderedDict[User, None] = OrderedDict()
         self._leases: dict[str, LeasedTask] = {}
         self._holders: dict[str, str] = {}
         for task in tasks:
-            if task.status != TaskStatus.PARKED:
-                task = replace(task, status=TaskStatus.OPEN)
-            self.add(task)
+            leased = before._leases.get(task.id) if before is not None else None
+            goes_on = task.status == TaskStatus.LEASED and leased and leased.task.attempts == task.attempts
+            self.add(task if task.status == TaskStatus.PARKED else replace(task, status=TaskStatus.OPEN))
+            if before is not None and leased is not None and goes_on:
+                self.lease(leased, before._holders[task.id])
 
     def __len__(self) -> int:
         return sum(len(tasks) for tasks in self._waiting.values())

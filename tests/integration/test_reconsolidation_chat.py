@@ -52,7 +52,7 @@ def state(tmp_path: Path) -> Path:
 def test_a_chat_model_makes_topics_anew_and_is_paid_once(model: ScriptedModel, state: Path, state_of: Any) -> None:
     before = state_of(state)
     model.asked.clear()
-    quiet = thinking(model, chat_off_tenants=("quiet",), lease_seconds=1.0)
+    quiet = thinking(model, chat_off_tenants=("quiet",), lease_seconds=1.0, chat_timeout_seconds=0.8)
     model.kill()
     with pytest.raises(ModelAway):
         cli_reconsolidate.built(state, quiet, User("default", "ana"))
