@@ -331,7 +331,8 @@ def connect(address: str | None, metrics_port: int | None = None) -> bool:
         ray.init(address=address, **common)
     except (OSError, ValueError, RuntimeError, OverflowError) as error:
         raise Misconfigured(
-            f"no Ray cluster at {address} ({error}); start one with `ray start --head`, or leave --address out"
+            f"no Ray cluster at {address} ({error}); `raygam run … --ray` starts an engine with one of its own, "
+            "`ray start --head` a cluster that stays. A command that may do without an engine does: leave --address out"
         ) from error
     return False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -139,7 +139,7 @@ class RemotePartition:
         self.partition = partition
         self._holder = holder
 
-    def claim(self, limit: int, barred: frozenset[str] = frozenset()) -> list[LeasedTask]:
+    def claim(self, limit: int, barred: Container[str] = ()) -> list[LeasedTask]:
         """Lease tasks."""
         found: list[LeasedTask] = calls.result(
             self._handle.claim.remote(self.partition, limit, self._holder, barred), 60, "claim"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,7 +113,7 @@ class ShardActor:
         """Partitions with tasks to claim."""
         return self._host.wait_for_tasks(seconds)
 
-    def claim(self, partition: int, limit: int, holder: str, barred: frozenset[str]) -> list[LeasedTask]:
+    def claim(self, partition: int, limit: int, holder: str, barred: Container[str]) -> list[LeasedTask]:
         """Lease tasks to a worker."""
         return self._host.claim(partition, limit, holder, barred)
 

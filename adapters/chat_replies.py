@@ -66,7 +66,7 @@ class Endpoint:
         if self.secret and self.secret.get_secret_value():
             text = text.replace(self.secret.get_secret_value(), "***")
         text = " ".join(text.split())
-        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
+        return text.removesuffix(".") if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
 
 
 def read_completion(reply: Reply, endpoint: Endpoint, now: float) -> Completion:

@@ -27,6 +27,9 @@ log = logging.getLogger("raygam.kafka")
 PROBE_SECONDS = 2.0
 """A poll that finds nothing looks so often whether there is a broker at all."""
 
+ENDS_SECONDS = 1.0
+"""While records come, what is said of the lag is so old at most."""
+
 CHECK_SECONDS = 0.02
 """Records are handed on only if the topic was seen to be the same one so recently.
 
@@ -94,6 +97,7 @@ class KafkaReader:
         self._ends: dict[int, int] = {}  # per partition, where its log was last seen to end
         self._paused: set[int] = set()
         self._alive_at = self._same_at = self._swept_at = clock()
+        self._ends_at = float("-inf")
         self._cluster = KafkaCluster(connection)
         try:
             self._facts = self._cluster.topic(topic)
@@ -207,6 +211,7 @@ class KafkaReader:
             if found:
                 self._alive_at = self._clock()
                 self._check_topic()
+                self._look_at_ends()
             elif self._next and self._clock() - self._alive_at >= PROBE_SECONDS:
                 self.probe()
         except errors.OffsetOutOfRangeError:
@@ -275,6 +280,18 @@ class KafkaReader:
             records = [(record.offset, record.value or b"") for record in polled.get(self._at(at), ())]
             found.append(PartitionRecords(at, records, SourcePosition(offset, name)))
         return found
+
+    def _look_at_ends(self) -> None:
+        """Ask now and then where the logs end: a fetch tells it of the partitions that it brought, not of those that wait."""
+        now = self._clock()
+        if now - self._ends_at < ENDS_SECONDS:
+            return
+        self._ends_at = now
+        try:
+            ranges = self._ranges(sorted(self._next), only_ends=True)
+        except Retryable:  # what was read is here; what is wrong is the next poll's
+            return
+        self._ends.update({at: held.end for at, held in ranges.items()})
 
     def _rewind(self) -> None:
         """Stand where the caller stands: what was fetched and not returned comes again."""

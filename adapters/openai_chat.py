@@ -245,8 +245,9 @@ class OpenAIChat:
 def _only(listed: list[Mapping[str, Any]], endpoint: Endpoint) -> str:
     names = [str(entry["id"]) for entry in listed if entry.get("id")]
     if len(names) != 1:
+        hint = "" if names else ", and see whether chat_url has the API's /v1 at its end"
         some = f"{', '.join(names[:5])}{', …' if len(names) > 5 else ''}" if names else "none"
-        raise Refused(f"{endpoint.url} lists {len(names)} models ({endpoint.said(some)}); name one as chat_model")
+        raise Refused(f"{endpoint.url} lists {len(names)} models ({endpoint.said(some)}); name one as chat_model{hint}")
     return names[0]
 
 

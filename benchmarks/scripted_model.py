@@ -55,6 +55,10 @@ class Step:
     sent_share: float = 1.0
 
 
+class Raw(str):
+    """A judgement that is sent as it is, whatever it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """One request for a completion.
@@ -296,7 +300,8 @@ class _Handler(BaseHTTPRequestHandler):
         text, cut_off = step.text, step.cut_off
         if text is None:
             form = (document.get("response_format") or {}).get("json_schema") or {}
-            text = json.dumps(model.judge(document["messages"], form.get("schema", {})), ensure_ascii=False)
+            judgement = model.judge(document["messages"], form.get("schema", {}))
+            text = judgement if isinstance(judgement, Raw) else json.dumps(judgement, ensure_ascii=False)
             if count_tokens(text) > limit:
                 text, cut_off = text[: 2 * limit], True
         completion: dict[str, Any] = {
@@ -316,7 +321,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _reply(self, status: int, body: Any, headers: Mapping[str, str] | None = None, sent_share: float = 1.0) -> None:
         """Send a reply in one piece, or a share of it and a reset."""
-        raw = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()  # halves of code points too, as escapes
         lines = [f"HTTP/1.1 {status} {self.responses.get(status, ('Scripted',))[0]}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         lines += ["Content-Type: application/json", f"Content-Length: {len(raw)}"]

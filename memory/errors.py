@@ -3,7 +3,8 @@
     RaygamError
     ├── Retryable        try again later: a busy store, a lagging worker
     │   ├── NotOwner     the partition is another shard's by now; ask who has it
-    │   └── ModelAway    a chat model does not answer, has too much to do, or its tokens are used up for now
+    │   └── ModelAway    a chat model does not answer, or has too much to do
+    │       └── TokensSpent  one tenant's tokens for it are used up for now
     ├── Fenced           another writer opened the partition; this one must stop
     ├── LeaseLost        the task is no longer this worker's; drop the proposal
     ├── Rejected         the input is wrong; it will be wrong again
@@ -45,6 +46,10 @@ class ModelAway(Retryable):
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
         self.at_work = at_work
+
+
+class TokensSpent(ModelAway):
+    """The tenant's tokens are used up for now; other tenants are served."""
 
 
 class Fenced(RaygamError):

@@ -180,7 +180,7 @@ def links(ask: Ask, user: User, topics: Sequence[NewTopic], earlier: Sequence[Ev
         form = _links_form(user, group, shown)
         prompt = form.sized(ask, whole([event for topic in group for event in topic.events]))
         if prompt is not None:
-            asked.append(prompt)
+            asked += [prompt] if _asks(prompt) else [None] * len(group)
         elif len(group) > 1:
             half = len(group) // 2
             groups = [group[:half], group[half:], *groups]
@@ -199,6 +199,11 @@ def links(ask: Ask, user: User, topics: Sequence[NewTopic], earlier: Sequence[Ev
     )
 
 
+def _asks(prompt: Prompt[Links]) -> bool:
+    """Whether there is anything to relate: a topic with candidates, or two events."""
+    return bool(prompt.schema["properties"])
+
+
 _NO_LINKS = Links(((),), ())
 """Of one topic."""
 
@@ -206,7 +211,7 @@ _NO_LINKS = Links(((),), ())
 def _links_in_windows(ask: Ask, user: User, topic: NewTopic, earlier: Sequence[Event]) -> list[Prompt[Links] | None]:
     """Prompts on one topic whose events are too many for one; its relations are asked for in the first.
 
-    A window with one event alone and nothing to compare it with is left out; None stands for a topic of only such.
+    A window that asks nothing is left out; None stands for a topic of only such.
     """
     passages = passages_for(ask, _links_form(user, [topic], earlier), topic.events)
     found: list[Prompt[Links] | None] = []
@@ -214,9 +219,7 @@ def _links_in_windows(ask: Ask, user: User, topic: NewTopic, earlier: Sequence[E
     while stop < len(passages):
         form = _links_form(user, [] if found else [topic], earlier)
         prompt, count = first_window(ask, form, passages[stop:])
-        window = passages[stop : stop + count]
-        asks = (not found and topic.candidates) or earlier or len({passage.event.seq for passage in window}) > 1
-        if asks:  # without candidates, and with one event alone, there is nothing to relate
+        if _asks(prompt):
             found.append(prompt)
         stop += count
     return found or [None]

@@ -21,6 +21,8 @@ _BROKEN = re.compile(r"\{\s*[\"']|\{\s*\w+\s*:|\[\s*(?:[\[{\"]|-?\d+\s*,)")
 """How a bracket goes on that opens JSON and no remark in prose."""
 
 _SHOWN = 160
+_LONGEST = 250_000
+"""Characters; to look for a value in something longer that holds none takes seconds."""
 
 
 def json_value(text: str, schema: Mapping[str, Any], cut_off: bool = False) -> Any:
@@ -40,6 +42,8 @@ def json_value(text: str, schema: Mapping[str, Any], cut_off: bool = False) -> A
     """
     if cut_off:
         raise BadAnswer(f"the answer was cut off at its greatest length: {_shown(text, end=True)}; answer more briefly")
+    if len(text) > _LONGEST:
+        raise BadAnswer(f"the answer has {len(text):,} characters, more than any that fits: {_shown(text)}")
     found = _parsed(text.strip())
     if found is None:
         found = _only(_told(text), schema)

@@ -15,6 +15,10 @@ from .worker import Models
 _PROMPTS = {"consolidation": "summary", "relations": "relations"}
 
 
+_PATIENCE_SECONDS = 30.0
+"""A model that is away for longer ends the run; the next goes on."""
+
+
 def make_anew(models: Models, settings: Settings) -> Anew:
     """What makes topics anew by these settings: rules, and what they name chat models for.
 
@@ -33,7 +37,8 @@ def make_anew(models: Models, settings: Settings) -> Anew:
         if user.tenant in settings.chat_off_tenants:
             return models.summarizer, models.scorer
         asks = {
-            port: asker.for_questions(user, answers, on_call, settings.lease_seconds) for port, asker in served.items()
+            port: asker.for_questions(user, answers, on_call, settings.lease_seconds, _PATIENCE_SECONDS)
+            for port, asker in served.items()
         }
         return (
             ChatSummarizer(asks["consolidation"]) if "consolidation" in asks else models.summarizer,

@@ -19,6 +19,9 @@ from ..memory.times import parse_timestamp
 from .asking import Asker
 from .reading import Reading
 
+_PATIENCE_SECONDS = 10.0
+"""Somebody waits: a model that is away is told of, and not waited for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -99,7 +102,7 @@ def answer(
     result = reading.search(user, question, k=k, mode=mode, min_position=min_position, as_of=as_of)
     as_of_us = parse_timestamp(as_of)[0] if as_of is not None else None
     calls: list[ModelCall] = []
-    ask = asker.for_task(user, {}, calls.append, asker.clock.now() + seconds)
+    ask = asker.for_questions(user, {}, calls.append, seconds, _PATIENCE_SECONDS)
     try:
         answered = answering.answer_from(ask, user, result, reading.budget, as_of_us)
     except ModelAway as error:

@@ -105,10 +105,23 @@ class Asker:
         return _TaskAsk(self, user, answers, on_call, lambda: deadline)
 
     def for_questions(
-        self, user: User, answers: Mapping[str, str], on_call: Callable[[ModelCall], None], seconds: float
+        self,
+        user: User,
+        answers: Mapping[str, str],
+        on_call: Callable[[ModelCall], None],
+        seconds: float,
+        patience_seconds: float,
     ) -> Ask:
-        """The same where nobody holds a lease: each question may take so long, however many there are."""
-        return _TaskAsk(self, user, answers, on_call, lambda: self.clock.now() + seconds)
+        """The same where nobody holds a lease, and somebody waits.
+
+        Args:
+            user: as `for_task`.
+            answers: likewise.
+            on_call: likewise.
+            seconds: each question may take so long, however many there are.
+            patience_seconds: and so long while the model is away.
+        """
+        return _TaskAsk(self, user, answers, on_call, lambda: self.clock.now() + seconds, patience_seconds)
 
     def barred(self) -> frozenset[str]:
         """Tenants whose tokens are used up for now: their tasks are to be passed over."""
@@ -170,13 +183,16 @@ class Asker:
                 if not (again and self._gate.pause(pause_after(failures, self._random), deadline)):
                     raise
 
-    def call(self, request: ChatRequest, prompt: str, deadline: float) -> ChatAnswer:
+    def call(
+        self, request: ChatRequest, prompt: str, deadline: float, patient_until: float | None = None
+    ) -> ChatAnswer:
         """Get one answer; a model that is away is asked again until the deadline.
 
         Args:
             request: what to ask.
             prompt: its label in metrics.
             deadline: on the asker's clock.
+            patient_until: when to give up on a model that is away; default: the deadline.
 
         Raises:
             ModelAway: it stayed away, the tenant's tokens are used up, or this was closed.
@@ -184,10 +200,11 @@ class Asker:
                 others in between.
             TooLong, Rejected, Refused: as `ChatModel.complete`.
         """
-        model, failures, broke_down = self.name(deadline), 0, 0
+        patient_until = deadline if patient_until is None else patient_until
+        model, failures, broke_down = self.name(patient_until), 0, 0
         suspicion = self._suspects.of(request, self._gate.record)
         while True:
-            permit = self._gate.enter(request.user.tenant, request.max_tokens, deadline)
+            permit = self._gate.enter(request.user.tenant, request.max_tokens, deadline, patient_until)
             try:
                 answer = self._admitted(request, model, prompt, deadline, permit)
                 self._suspects.clear(suspicion)
@@ -203,7 +220,7 @@ class Asker:
                 if broke_down >= self.limits.tries:
                     raise  # others shall have their turn: by what becomes of them it is seen whose fault it is
                 # The gate keeps everyone out for as long as the server asks; this is for a failure of one's own.
-                if not self._gate.pause(pause_after(failures, self._random), deadline):
+                if not self._gate.pause(pause_after(failures, self._random), patient_until):
                     raise error from None
 
     def _admitted(self, request: ChatRequest, model: str, prompt: str, deadline: float, permit: Permit) -> ChatAnswer:
@@ -249,26 +266,28 @@ class _TaskAsk:
         answers: Mapping[str, str],
         on_call: Callable[[ModelCall], None],
         until: Callable[[], float],
+        patience_seconds: float = float("inf"),
     ) -> None:
         self._asker = asker
         self._user = user
         self._answers = dict(answers)
         self._on_call = on_call
         self._until = until
+        self._patience = patience_seconds
 
     @property
     def model(self) -> str:
         """The model's name."""
-        return self._asker.name(self._until())
+        return self._asker.name(self._patient_until())
 
     @property
     def context_tokens(self) -> int:
         """Of the model."""
-        return self._asker.reach(lambda: self._asker.model.context_tokens, self._until())
+        return self._asker.reach(lambda: self._asker.model.context_tokens, self._patient_until())
 
     def count_tokens(self, text: str) -> int:
         """By the model's tokenizer."""
-        return self._asker.reach(lambda: self._asker.model.count_tokens(text), self._until())
+        return self._asker.reach(lambda: self._asker.model.count_tokens(text), self._patient_until())
 
     def __call__(self, prompt: Prompt[T]) -> T:
         """Return what the model says, read by the prompt.
@@ -328,12 +347,15 @@ class _TaskAsk:
             return ChatRequest(said, prompt.schema, prompt.name, prompt.max_tokens, self._user)
 
         try:
-            return self._asker.call(request(messages), prompt.label, deadline)
+            return self._asker.call(request(messages), prompt.label, deadline, self._patient_until())
         except TooLong:
             if messages is prompt.messages:
                 raise
             # The prompt filled the context; what was wrong with the last answer finds no room in it.
-            return self._asker.call(request(prompt.messages), prompt.label, deadline)
+            return self._asker.call(request(prompt.messages), prompt.label, deadline, self._patient_until())
+
+    def _patient_until(self) -> float:
+        return min(self._until(), self._asker.clock.now() + self._patience)
 
     def _read(self, prompt: Prompt[T], text: str, cut_off: bool) -> Reading[T]:
         return prompt.read(json_value(text, prompt.schema, cut_off))

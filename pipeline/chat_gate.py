@@ -10,7 +10,7 @@ import time
 from collections import deque
 from typing import Protocol
 
-from ..memory.errors import ModelAway
+from ..memory.errors import ModelAway, TokensSpent
 from .breaker import Breaker, Permit
 from .budgets import TokenBudgets
 
@@ -83,13 +83,14 @@ class ChatGate:
         """Whether the model counts as away."""
         return self._breaker.is_open
 
-    def enter(self, tenant: str, tokens: int, deadline: float) -> Permit:
+    def enter(self, tenant: str, tokens: int, deadline: float, patient_until: float | None = None) -> Permit:
         """Wait for one's turn and take it; `leave` gives it back.
 
         Args:
             tenant: whose budget the call is on.
             tokens: taken out of it for the time being.
             deadline: on the gate's clock.
+            patient_until: when to give up if the model is away; default: the deadline.
 
         Raises:
             ModelAway: the turn does not come before the deadline, the tenant's tokens are used up, or the gate closed.
@@ -98,7 +99,7 @@ class ChatGate:
         with self._changed:
             self._queue.append(me)
             try:
-                while not self._may_go(me, tenant, deadline):
+                while not self._may_go(me, tenant, deadline, deadline if patient_until is None else patient_until):
                     pass
                 permit = self._breaker.begin(self._clock.now())
                 self._under_way += 1
@@ -108,18 +109,18 @@ class ChatGate:
                 self._queue.remove(me)
                 self._changed.notify_all()
 
-    def _may_go(self, me: object, tenant: str, deadline: float) -> bool:
+    def _may_go(self, me: object, tenant: str, deadline: float, patient_until: float) -> bool:
         """Whether it is one's turn; else after waiting for a change."""
         now = self._clock.now()
         self._check_open(now, deadline)
         if (debt := self._budgets.wait_seconds(tenant, now)) > 0:
-            raise ModelAway(
+            raise TokensSpent(
                 f"the tokens of tenant {tenant} for {self._model} are used up for now; its tasks go on in {debt:.0f} s "
                 "(chat_tenant_tokens_per_minute)",
                 debt,
             )
         hold = self._breaker.wait_seconds(now)
-        if hold is not None and now + hold > deadline:
+        if hold is not None and now + hold > (patient_until if hold else deadline):
             raise ModelAway(self._held_up(now), hold)
         first = self._queue[0] is me and self._under_way < self._concurrency
         if first and hold == 0:
@@ -258,7 +259,10 @@ class ChatGate:
 
     def _check_open(self, now: float, deadline: float) -> None:
         if self._closed:
-            raise ModelAway(f"the callers of {self._model} have ended; the task is done again by another worker")
+            before = f" (before that: {self._last_failure})" if self._breaker.is_open else ""
+            raise ModelAway(
+                f"the callers of {self._model} ended with their process; the task waits for the next{before}"
+            )
         if now >= deadline:
             behind = self._held_up(now) if self._breaker.wait_seconds(now) != 0 else f"{self._model} is busy"
             raise ModelAway(f"the task's time is over before its call could begin: {behind}")

@@ -19,10 +19,13 @@ from ..memory.ports import Reader
 from ..memory.writes import LeasedTask
 from .asking import Asker
 from .chat_config import SHARE_OF_LEASE
+from .task_queue import AllBut
 from .thinking import Matter, Minds, think
 from .worker import TaskSource, TopicMemory, WorkDone
 
 log = logging.getLogger("raygam.worker")
+_BY_RULES = 2
+"""Tasks at a time of tenants whose memory rules make: they wait for no model, nor behind those that do."""
 
 
 class ChatWorker:
@@ -43,8 +46,10 @@ class ChatWorker:
         self._lease_seconds = lease_seconds
         self._topics = TopicMemory(known_topics)
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="raygam-thinking")
+        self._rules_pool = ThreadPoolExecutor(_BY_RULES, thread_name_prefix="raygam-rules")
         self._changed = threading.Condition()
         self._in_flight = 0
+        self._by_rules = 0
         self._done = WorkDone()
         self._stopping = False
 
@@ -79,9 +84,12 @@ class ChatWorker:
                     self._release(shard, lease, "its turns could not be read")
                 raise
             with self._changed:
-                self._in_flight += len(matters)
+                by_rules = sum(map(self._is_off, leased))
+                self._by_rules += by_rules
+                self._in_flight += len(matters) - by_rules
             for matter in matters:
-                self._pool.submit(self._think, matter, shard, reader)
+                pool = self._rules_pool if self._is_off(matter.lease) else self._pool
+                pool.submit(self._think, matter, shard, reader)
         with self._changed:
             done, self._done = self._done, WorkDone()
         return WorkDone(done.applied, done.failed, done.lost, len(leased))
@@ -94,10 +102,12 @@ class ChatWorker:
                 asker.wait_until_open(max(deadline - time.monotonic(), 0.0))
         spent = any(asker.exhausted() for asker in self._minds.distinct)
         with self._changed:
-            before = self._in_flight
+            before = self._in_flight + self._by_rules
             if before or spent:  # tasks of tenants without tokens are ready, and not to be had
                 left = max(deadline - time.monotonic(), 0.0)
-                self._changed.wait_for(lambda: self._stopping or self._in_flight < before, timeout=left)
+                self._changed.wait_for(
+                    lambda: self._stopping or self._in_flight + self._by_rules < before, timeout=left
+                )
 
     def close(self) -> None:
         """Break off the calls under way; their tasks go back to the shards. Twice is once."""
@@ -107,16 +117,27 @@ class ChatWorker:
         for asker in self._minds.distinct:
             asker.close()
         self._pool.shutdown()
+        self._rules_pool.shutdown()
 
     def _claim(self, shard: TaskSource) -> list[LeasedTask]:
+        """What the chat model can be asked about, and what rules think about, whether it is there or not."""
+        off = self._minds.off_tenants
         with self._changed:
             free = 0 if self._stopping else self._concurrency - self._in_flight
+            room = 0 if self._stopping or not off else _BY_RULES - self._by_rules
+        leased = shard.claim(room, AllBut(off)) if room > 0 else []
+        return [*leased, *self._claim_for_model(shard, free)]
+
+    def _claim_for_model(self, shard: TaskSource, free: int) -> list[LeasedTask]:
         if self.obstacle():  # one task may find out whether the model is back
             free = min(free, *(asker.room() for asker in self._minds.distinct))
         if free <= 0:
             return []
         barred = frozenset[str]().union(*(asker.barred() for asker in self._minds.distinct))
-        return shard.claim(free, barred - self._minds.off_tenants)
+        return shard.claim(free, barred | self._minds.off_tenants)
+
+    def _is_off(self, lease: LeasedTask) -> bool:
+        return lease.task.user.tenant in self._minds.off_tenants
 
     def _read(self, leased: Sequence[LeasedTask], reader: Reader) -> list[Matter]:
         with reader.snapshot():
@@ -145,7 +166,10 @@ class ChatWorker:
             self._fail(shard, matter.lease, f"{type(error).__name__}: {error}{place}", parks)
         finally:
             with self._changed:
-                self._in_flight -= 1
+                if self._is_off(matter.lease):
+                    self._by_rules -= 1
+                else:
+                    self._in_flight -= 1
                 held = self._done
                 self._done = WorkDone(held.applied + done.applied, held.failed + done.failed, held.lost + done.lost)
                 self._changed.notify_all()

@@ -6,6 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
+from ..memory.errors import Misconfigured
+from ..memory.identity import TOPIC_SOURCE
 from . import runtime
 from .config import Settings
 from .location import AnyState
@@ -49,7 +51,7 @@ def _compared(found: list[dict[str, Any]], settings: Settings) -> dict[str, Any]
     from . import kafka_runtime  # the client takes half a second to load
 
     with kafka_runtime.open_cluster(settings) as cluster:
-        facts = cluster.topic(settings.kafka_topic)
+        facts = cluster.topic(_topic_of(found, settings))
         ranges = cluster.ranges(facts)
     for one in found:
         at = one["partition"]
@@ -66,10 +68,26 @@ def _compared(found: list[dict[str, Any]], settings: Settings) -> dict[str, Any]
     return {"name": facts.name, "source": facts.source_id, "partitions": facts.partitions}
 
 
+def _topic_of(found: list[dict[str, Any]], settings: Settings) -> str:
+    """The topic that the settings name, else the one that the state has read.
+
+    Raises:
+        Misconfigured: it has read several, and none is named.
+    """
+    if "kafka_topic" in settings.model_fields_set:
+        return settings.kafka_topic
+    held = [position for one in found for position in one["positions"].items()]
+    read = sorted({place["name"] for source, place in held if source.startswith(TOPIC_SOURCE)})
+    if len(read) > 1:
+        raise Misconfigured(f"the state has read the topics {', '.join(read)}; name one with --topic")
+    return read[0] if read else settings.kafka_topic
+
+
 def partitions_table(document: dict[str, Any]) -> Table:
     """One row a partition."""
-    table = Table(title=f"{len(document['partitions'])} partitions, placed by {document['partitioner']}")
     topic = document.get("topic")
+    beside = f", beside topic {topic['name']}" if topic else ""
+    table = Table(title=f"{len(document['partitions'])} partitions, placed by {document['partitioner']}{beside}")
     for name in ("partition", "epoch", "users", "turns", "open tasks", "parked", "dead letters", "unsent"):
         table.add_column(name, justify="right")
     if topic:

@@ -154,13 +154,13 @@ def dead_letters_table(letters: Sequence[Mapping[str, Any]], total: int) -> Tabl
     """Records put aside: where they came from, why, and how they begin."""
     table = Table(title=f"{total} dead letters", title_justify="left")
     table.add_column("source", overflow="fold")
-    table.add_column("offset", justify="right")
+    table.add_column("at", justify="right", no_wrap=True)  # an offset is one of a partition
     for column in ("reason", "detail", "bytes", "replayed"):
         table.add_column(column, overflow="fold")
     for letter in letters:
         table.add_row(
             escape(letter["source_name"] or letter["source"]),
-            str(letter["offset"]),
+            f"{letter['partition']}:{letter['offset']}",
             letter["reason"],
             escape(letter["detail"]),
             escape(letter["text"][:80]),

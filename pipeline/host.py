@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,7 +240,7 @@ class ShardHost:
                 return ready
             self._changes.wait(seen, left)
 
-    def claim(self, partition: int, limit: int, holder: str, barred: frozenset[str] = frozenset()) -> list[LeasedTask]:
+    def claim(self, partition: int, limit: int, holder: str, barred: Container[str] = ()) -> list[LeasedTask]:
         """Lease tasks of a partition to a worker, none of the barred tenants; none while it is given up."""
         with self._calling(partition) as shard:
             return [] if self._entry(partition).closing else shard.claim(limit, barred, holder)

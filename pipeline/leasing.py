@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..memory.chat import ModelCall
@@ -50,7 +50,7 @@ class Leasing:
         self._clock_us = clock_us
         self._commit = commit
 
-    def claim(self, limit: int, barred: frozenset[str], holder: str) -> list[LeasedTask]:
+    def claim(self, limit: int, barred: Container[str], holder: str) -> list[LeasedTask]:
         """Lease up to `limit` tasks, at most one of a user, none of the barred tenants.
 
         A task whose last allowed lease has run out is parked: nobody would ever finish it.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from ..memory.chat import ModelCall
 from ..memory.errors import LeaseLost, NotOwner, RaygamError, Retryable
@@ -36,7 +36,7 @@ class HostPartition:
         self._holder = holder
         self.partition = partition
 
-    def claim(self, limit: int, barred: frozenset[str] = frozenset()) -> list[LeasedTask]:
+    def claim(self, limit: int, barred: Container[str] = ()) -> list[LeasedTask]:
         """Lease tasks."""
         return self._host.claim(self.partition, limit, self._holder, barred)
 

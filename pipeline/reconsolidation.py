@@ -17,7 +17,7 @@ from typing import Self
 from ..memory import identity
 from ..memory.chat import ModelCall
 from ..memory.consolidation import Draft, Segment, comparisons, draft, topic_text, topics_of
-from ..memory.errors import BadAnswer, Misconfigured, RaygamError, Rejected
+from ..memory.errors import BadAnswer, Misconfigured, RaygamError, Rejected, TokensSpent
 from ..memory.model import Cut, Episode, Event, User
 from ..memory.ports import Embedder, Reader, RelationScorer, Store, Summarizer, Vectors, Writer
 from ..memory.reconsolidation import Difference, Network, as_heard, difference
@@ -63,7 +63,7 @@ class BuildReport:
         kept: users whose shadow by the same models was there already, or switched to.
         episodes: gone through.
         of_episodes: to go through.
-        failed: users whose episodes a model could not read, and why.
+        failed: users whose episodes a model could not read, or whose tenant has no tokens left for now, and why.
         interrupted: it was stopped before the end; the next run goes on.
     """
 
@@ -331,7 +331,7 @@ class _Run:
 def _outcome(future: Future[Shadow | None]) -> Shadow | RaygamError | None:
     try:
         return future.result()
-    except (BadAnswer, Rejected) as error:
+    except (BadAnswer, Rejected, TokensSpent) as error:
         return error
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -193,7 +193,7 @@ class Shard:
         with self._lock:
             return self._queue.holders()
 
-    def claim(self, limit: int, barred: frozenset[str] = frozenset(), holder: str = "") -> list[LeasedTask]:
+    def claim(self, limit: int, barred: Container[str] = (), holder: str = "") -> list[LeasedTask]:
         """Lease up to `limit` tasks, at most one of a user, first in first out; users take turns.
 
         A task whose last allowed lease has run out is parked: nobody would ever finish it.

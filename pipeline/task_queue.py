@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import bisect
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Collection, Container, Iterable
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from ..memory.errors import LeaseLost
 from ..memory.model import User
 from ..memory.writes import LeasedTask, TaskRow, TaskStatus
+
+
+@dataclass(frozen=True, slots=True)
+class AllBut:
+    """Every tenant but these."""
+
+    tenants: frozenset[str]
+
+    def __contains__(self, tenant: object) -> bool:
+        return tenant not in self.tenants
 
 
 class TaskQueue:
@@ -52,7 +62,7 @@ class TaskQueue:
         # As few as the workers hold at a time: looked through, none is left behind to be kept in order.
         return [leased for leased in self._leases.values() if leased.lease_until_us <= now_us]
 
-    def claimable(self, limit: int, barred: frozenset[str] = frozenset()) -> list[TaskRow]:
+    def claimable(self, limit: int, barred: Container[str] = ()) -> list[TaskRow]:
         """Up to `limit` tasks that may be leased, at most one of a user; whose last one ended longest ago come first.
 
         Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -31,7 +31,7 @@ class TaskSource(Protocol):
     @property
     def partition(self) -> int: ...
 
-    def claim(self, limit: int, barred: frozenset[str] = frozenset()) -> list[LeasedTask]:
+    def claim(self, limit: int, barred: Container[str] = ()) -> list[LeasedTask]:
         """Lease tasks, none of the barred tenants."""
         ...
 

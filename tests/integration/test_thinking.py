@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from benchmarks.scripted_judgement import judged
-from benchmarks.scripted_model import ScriptedModel, Step
+from benchmarks.scripted_model import Raw, ScriptedModel, Step
 from raygam import Memory, Misconfigured, ModelAway, Retryable, User
 from raygam.memory.model import TopicRelationType
 from raygam.memory.writes import TaskRow, TaskStatus
@@ -395,6 +395,37 @@ def test_rules_think_for_a_tenant_that_is_off(opened: Callable[..., Memory], mod
     assert {topic["model"] for topic in memory.show(User("quiet", "ana"))["topics"]} == {"extractive/1"}
 
 
+def test_rules_do_not_wait_for_a_model_that_is_away(opened: Callable[..., Memory], model: ScriptedModel) -> None:
+    model.kill()
+    memory = opened(chat_off_tenants=("quiet",), chat_concurrency=1, partitions=1)
+    memory.add(turns("ana"))
+    wait_for(lambda: any(task.status == TaskStatus.LEASED for task in tasks(memory)))
+    memory.add(turns("ben", tenant="quiet"))
+    wait_for(lambda: all(task.user.tenant != "quiet" for task in tasks(memory)))
+    assert memory.show(User("quiet", "ben"))["topics"]
+    assert {task.user.user_id for task in tasks(memory)} == {"ana"}
+
+
+@pytest.mark.parametrize("tail", [" \ud83d", "\x00", "]" * 100_000])
+def test_an_answer_that_no_store_takes_costs_nobody_else_anything(
+    opened: Callable[..., Memory], model: ScriptedModel, tail: str
+) -> None:
+    def judge(messages: Any, schema: Any) -> Any:
+        said = judged(messages, schema)
+        return Raw(json.dumps(said) + tail) if "xyzzy" in json.dumps(messages) else said
+
+    model.judge = judge
+    memory = opened(partitions=1)
+    memory.add([turn | {"text": f"{turn['text']} xyzzy"} for turn in turns("ben")])
+    for user in ("ana", "cleo", "dan"):
+        memory.add(turns(user))
+    memory.flush()
+    assert {task.user.user_id for task in tasks(memory)} <= {"ben"}
+    assert all(task.status == TaskStatus.PARKED for task in tasks(memory))
+    each = sum(1 for asked in model.asked if "xyzzy" not in json.dumps(asked.document)) / 3
+    assert each == 4, "a session is two calls"
+
+
 def test_a_tenant_whose_tokens_are_used_up_waits_alone(opened: Callable[..., Memory], model: ScriptedModel) -> None:
     memory = opened(chat_tenant_tokens_per_minute=50, partitions=1, workers=0)
     shard, reader, worker = memory._engine.shards[0], memory._engine.readers[0], memory._engine._workers[0]
@@ -452,11 +483,23 @@ def test_instructions_in_a_turn_are_data(opened: Callable[..., Memory], model: S
     [
         ({"boundaries": "llm"}, "chat_url"),
         ({"vllm_model": "somewhere", "chat_url": "http://127.0.0.1:1/v1", "chat_model": "m"}, "leave one out"),
+        (
+            {"chat_url": "http://127.0.0.1:1/v1", "chat_timeout_seconds": 300},
+            "more than a task has for all its calls: 270 s",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(Misconfigured, match=named):
         read_settings(**wrong)
+
+
+def test_workers_share_the_calls_that_there_are() -> None:
+    thinking = read_settings(chat_url="http://127.0.0.1:1/v1", chat_concurrency=2, workers=4)
+    assert thinking.workers_here() == 1  # which claims for as many threads as there may be calls
+    with pytest.raises(Misconfigured, match="4 workers cannot share 2 calls"):
+        thinking.workers_on_ray()
+    assert (thinking.workers_on_ray(2), thinking.workers_here(0), read_settings(workers=4).workers_here()) == (2, 0, 4)
 
 
 def test_replicas_need_ray(tmp_path: Path) -> None:

@@ -59,6 +59,25 @@ def test_reading_goes_on_from_the_stored_position(
     assert {at: values(parts) for at, parts in given.items()} == {0: [b"c"], 1: [b"x", b"y"]}
 
 
+def test_the_lag_is_of_all_partitions_whichever_a_poll_brought(
+    make_topic: Callable[..., str], make_producer: Any, make_reader: Any, collect: Any
+) -> None:
+    topic = make_topic(3)
+    producer = make_producer()
+    now = 1000.0
+    reader = make_reader(topic, clock=lambda: now)
+    reader.assign({0: None, 1: None, 2: None})
+    taken = 0
+    for burst in (1, 2):
+        for at in range(3):
+            fill(producer, topic, at, [b"%d" % n for n in range(200)])
+        now += 1.5
+        while not (found := reader.poll(0.2, max_records=10)):
+            pass
+        taken += len(values(found))
+        assert sum(reader.lag().values()) == burst * 600 - taken
+
+
 def test_gaps_of_transactions_are_passed_over(
     make_topic: Callable[..., str], make_producer: Any, make_reader: Any, collect: Any
 ) -> None:

@@ -333,6 +333,37 @@ def test_a_request_at_which_the_model_breaks_down_is_told_from_a_model_that_is_a
     assert model.broke_down == 3 if failure.at_work else model.broke_down > 3
 
 
+def test_what_a_request_did_is_remembered_over_leases() -> None:
+    """A replica takes longer to come back than a lease lasts; and where one calls at a time, others come in between."""
+    bench = Bench(AT_WORK, '{"n": [1]}', AT_WORK, '{"n": [1]}', AT_WORK, '{"n": [1]}', AT_WORK)
+    for ends in (ModelAway, ModelAway, ModelAway, Unanswerable):
+        with pytest.raises(ends):
+            bench.ask(replace(PROMPT, user=BEN), seconds=0.1)
+        if ends is ModelAway:
+            assert bench.ask() == [1]
+        bench.clock.seconds += 60
+    assert len(bench.model.asked) == 7
+
+
+def test_calls_that_fail_together_have_failed_once() -> None:
+    bench = Bench(*[AT_WORK] * 4, *['{"n": [1]}'] * 2, AT_WORK, failures_to_open=50)
+    for user in (ANA, ANA, ANA, BEN):  # a replica dies with all that it had in hand
+        with pytest.raises(ModelAway):
+            bench.ask(replace(PROMPT, user=user), seconds=0.1)
+    bench.ask()
+    bench.ask()
+    with pytest.raises(ModelAway):
+        bench.ask(replace(PROMPT, user=BEN), seconds=0.1)
+    assert bench.asker._gate.record == (2, 2)
+
+
+def test_somebody_who_waits_has_less_patience_than_a_task() -> None:
+    bench = Bench(*[ModelAway("gone")] * 9)
+    with pytest.raises(ModelAway):
+        bench.asker.for_questions(ANA, {}, bench.calls.append, 1000, 3)(PROMPT)
+    assert bench.clock.now() < 104
+
+
 def test_a_call_gets_the_time_that_is_left_and_says_nothing_by_running_out_of_less_than_a_call_may_take() -> None:
     late = ModelAway("no answer in time")
     bench = Bench((5, late), call_seconds=60, failures_to_open=1)
@@ -408,7 +439,7 @@ def test_closing_ends_who_waits_and_the_model() -> None:
         bench.ask(seconds=0.1)
     bench.asker.close()
     assert bench.model.closed
-    with pytest.raises(ModelAway, match="have ended"):
+    with pytest.raises(ModelAway, match="ended with their process"):
         bench.ask()
     assert (bench.asker.room(), bench.asker.wait_until_open(5)) == (0, False)
     assert bench.asker.obstacle()

@@ -111,6 +111,6 @@ def test_closing_ends_whoever_waits() -> None:
         until(lambda: len(door._queue) == 1)
         door.close()
         for each in (entering, pausing):
-            with pytest.raises(ModelAway, match="have ended"):
+            with pytest.raises(ModelAway, match="ended with their process"):
                 each.result(20)
     assert door.wait_until_open(20) is False

@@ -274,6 +274,17 @@ def test_links_over_several_calls(replayed: Any) -> None:
     all_is_shown(ask, events)
 
 
+def test_nothing_is_asked_where_there_is_nothing_to_relate(replayed: Any) -> None:
+    """One over-long event without candidates, beside another topic."""
+    long = event(1, "clay " * 4000)
+    topics = [NewTopic(topic("t1"), [], [long]), NewTopic(topic("t2"), [topic("t1")], dialogue(4)[1:])]
+    ask = replayed(by=judged, context_tokens=2400)
+    found = long_input.links(ask, USER, topics, [])
+    assert len(found.relations) == 2
+    assert ask.asked == ["links"]
+    assert ask.prompts[0].schema["properties"]
+
+
 def test_earlier_events_take_a_quarter_at_most(replayed: Any) -> None:
     topics = [NewTopic(topic("t1"), [topic("old")], dialogue(4))]
     earlier = [event(900, "kiln " * 2000), *(event(901 + at, "An old kiln.") for at in range(4))]

@@ -9,7 +9,7 @@ import pytest
 from raygam.memory.errors import LeaseLost
 from raygam.memory.model import User
 from raygam.memory.writes import LeasedTask, TaskRow, TaskStatus
-from raygam.pipeline.task_queue import TaskQueue
+from raygam.pipeline.task_queue import AllBut, TaskQueue
 
 
 def task(name: str, user: str = "u", position: int = 1, ordinal: int = 0) -> TaskRow:
@@ -75,6 +75,23 @@ def test_leases_of_an_earlier_epoch_count_as_open() -> None:
     queue = TaskQueue([replace(task("a"), status=TaskStatus.LEASED, attempts=3)])
     (chosen,) = queue.claimable(1)
     assert (chosen.status, chosen.attempts) == (TaskStatus.OPEN, 3)
+
+
+def test_leases_that_the_ledger_knows_too_outlive_a_failed_commit() -> None:
+    before = TaskQueue([task("a", "u"), task("b", "v"), task("c", "w"), task("d", "x")])
+    kept, given_back, finished, _ = (lease(before) for _ in range(4))
+    ledger = [kept.task, replace(given_back.task, status=TaskStatus.OPEN), replace(task("d", "x"), attempts=7)]
+    queue = TaskQueue(ledger, before)
+    assert queue.held("a", kept.token, 50) == kept.task
+    for lost in (given_back, finished):
+        with pytest.raises(LeaseLost):
+            queue.held(lost.task.id, lost.token, 50)
+    assert [chosen.id for chosen in queue.claimable(9)] == ["b", "d"]
+
+
+def test_all_but_some_tenants() -> None:
+    queue = TaskQueue([replace(task(tenant, "u"), user=User(tenant, "u")) for tenant in ("t", "quiet")])
+    assert [chosen.id for chosen in queue.claimable(9, AllBut(frozenset({"quiet"})))] == ["quiet"]
 
 
 def test_barred_tenants_are_passed_over_and_keep_their_places() -> None:
