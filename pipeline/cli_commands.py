@@ -256,7 +256,7 @@ def partitions(
     if as_json:
         display.print_json(found)
     else:
-        display.output.print(cli_partitions.partitions_table(display.shown(found)))
+        display.output.print(cli_partitions.partitions_view(display.shown(found)))
 
 
 @app.command()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
+from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ..memory.errors import Misconfigured
 from ..memory.identity import TOPIC_SOURCE
@@ -83,28 +87,41 @@ def _topic_of(found: list[dict[str, Any]], settings: Settings) -> str:
     return read[0] if read else settings.kafka_topic
 
 
-def partitions_table(document: dict[str, Any]) -> Table:
-    """One row a partition."""
-    topic = document.get("topic")
-    beside = f", beside topic {topic['name']}" if topic else ""
-    table = Table(title=f"{len(document['partitions'])} partitions, placed by {document['partitioner']}{beside}")
-    for name in ("partition", "epoch", "users", "turns", "open tasks", "parked", "dead letters", "unsent"):
-        table.add_column(name, justify="right")
-    if topic:
-        table.add_column("topic ends at", justify="right")
-        table.add_column("lag", justify="right")
-    table.add_column("sources")
-    table.add_column("last opened by")
-    for one in document["partitions"]:
-        sources = [f"{held['name'] or source} @ {held['next_offset']:,}" for source, held in one["positions"].items()]
-        numbers = [
-            one[name]
-            for name in (
-                *("partition", "epoch", "users", "events"),
-                *("open_tasks", "parked_tasks", "dead_letters", "unsent_messages"),
-            )
+_NUMBERS = {
+    **{"partition": "partition", "epoch": "epoch", "users": "users", "events": "turns"},
+    **{"open_tasks": "open", "parked_tasks": "parked", "dead_letters": "dead", "unsent_messages": "unsent"},
+}
+_ALWAYS = 4
+"""So many of them are shown whatever they are; the others where any partition has some: a terminal is narrow."""
+
+
+def partitions_view(document: dict[str, Any]) -> RenderableType:
+    """One row a partition; below, who opened them last."""
+    topic, rows = document.get("topic"), document["partitions"]
+    beside = f", beside topic {escape(topic['name'])}" if topic else ""
+    table = Table(title=f"{len(rows)} partitions, placed by {document['partitioner']}{beside}", title_justify="left")
+    shown = [name for at, name in enumerate(_NUMBERS) if at < _ALWAYS or any(one[name] for one in rows)]
+    for heading in (*(_NUMBERS[name] for name in shown), *(("end", "lag") if topic else ())):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("sources", overflow="fold")
+    openers: dict[str, list[int]] = {}
+    for one in rows:
+        openers.setdefault(one["opened_by"], []).append(one["partition"])
+        sources = [
+            f"{_short(source, held['name'])} @ {held['next_offset']:,}" for source, held in one["positions"].items()
         ]
         held = one.get("kafka")
         lag = [f"{held['end']:,}", f"{held['lag']:,}"] if held else ["–", "–"] if topic else []
-        table.add_row(*(f"{number:,}" for number in numbers), *lag, "\n".join(sources), one["opened_by"])
-    return table
+        table.add_row(*(f"{one[name]:,}" for name in shown), *lag, escape("\n".join(sources)))
+    return Group(table, *(Text(f"last opened by {who}: {_listed(held)}") for who, held in openers.items() if who))
+
+
+def _short(source: str, name: str) -> str:
+    """A source as a row has room for it; `--json` has it whole."""
+    return (name if source.startswith(TOPIC_SOURCE) else PurePath(name).name) or source
+
+
+def _listed(partitions: list[int]) -> str:
+    last = partitions[-1]
+    whole = len(partitions) > 2 and partitions == list(range(partitions[0], last + 1))
+    return f"partitions {partitions[0]} to {last}" if whole else f"partition {', '.join(map(str, partitions))}"

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ..memory.errors import Misconfigured, Rejected, StateLocked
 from ..memory.model import DEFAULT_TENANT
@@ -254,16 +256,16 @@ def _document(partition: int, task: TaskRow) -> dict[str, Any]:
     }
 
 
-def _table(found: Sequence[dict[str, Any]], total: int) -> Table:
-    """One row a task; as much of its id as tells it from others."""
+def _table(found: Sequence[dict[str, Any]], total: int) -> RenderableType:
+    """One row a task, with as much of its id as tells it from others; below, each reason once."""
     table = Table(title=f"{total} tasks", title_justify="left")
     table.add_column("id", no_wrap=True)
     table.add_column("user", overflow="fold")
     for name in ("trigger", "status"):
         table.add_column(name)
     for name in ("attempts", "turns", "position"):
-        table.add_column(name, justify="right")
-    table.add_column("reason", overflow="fold")
+        table.add_column(name, justify="right", no_wrap=True)
+    reasons: dict[str, list[str]] = {}
     for task in found:
         tenant = "" if task["tenant"] == DEFAULT_TENANT else f" (tenant {task['tenant']})"
         table.add_row(
@@ -273,6 +275,11 @@ def _table(found: Sequence[dict[str, Any]], total: int) -> Table:
             task["status"] + (" by a person" if task["parked_by_person"] else ""),
             *(f"{task[name]:,}" for name in ("attempts", "turns")),
             f"{task['partition']}:{task['position']}",
-            escape(task["reason"] or ""),
         )
-    return table
+        if task["reason"]:
+            reasons.setdefault(task["reason"], []).append(task["id"][:12])
+    return Group(table, *(Text(f"{_some(ids)}: {reason}") for reason, ids in reasons.items()))
+
+
+def _some(ids: Sequence[str]) -> str:
+    return f"{', '.join(ids[:3])}{f' and {len(ids) - 3} more' if len(ids) > 3 else ''}"

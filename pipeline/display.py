@@ -15,8 +15,8 @@ from rich.text import Text
 errors = Console(stderr=True)
 """Where everything goes that is no result: progress, notes, errors."""
 
-output = Console()
-"""Where results go, unless `--json` asks for one object."""
+output = Console() if sys.stdout.isatty() else Console(width=160)
+"""Where results go, unless `--json` asks for one object; into a file or a pipe, wide enough for every table."""
 
 _CONTROLS = {
     **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
