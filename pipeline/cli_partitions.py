@@ -88,7 +88,7 @@ def _topic_of(found: list[dict[str, Any]], settings: Settings) -> str:
 
 
 _NUMBERS = {
-    **{"partition": "partition", "epoch": "epoch", "users": "users", "events": "turns"},
+    **{"partition": "part", "epoch": "epoch", "users": "users", "events": "turns"},
     **{"open_tasks": "open", "parked_tasks": "parked", "dead_letters": "dead", "unsent_messages": "unsent"},
 }
 _ALWAYS = 4
