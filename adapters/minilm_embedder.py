@@ -40,13 +40,12 @@ def find_weights(folder: Path | None = None) -> Path | None:
 class MiniLMEmbedder:
     """Embeds on the CPU. Loads the model at the first call, once. Thread-safe.
 
-    Up to one batch of texts is computed by all of torch's threads together. Of more, each thread computes batches
-    of its own: threads that share a pass wait for the slowest of them at every layer, and on a machine that has
-    something else to do as well that costs more than the something else.
+    Each of torch's threads computes batches of its own: threads that share a pass wait for the slowest of them at every
+    layer, and on a machine that has something else to do as well that costs more than the something else.
 
     Args:
         folder: where the weights lie; None looks for the package.
-        batch_size: texts per forward pass; texts are sorted by length first.
+        batch_size: texts per forward pass, at most; texts are sorted by length first.
 
     Raises:
         Misconfigured: no weights are at hand.
@@ -55,7 +54,7 @@ class MiniLMEmbedder:
     name = NAME
     dimension = DIMENSION
 
-    def __init__(self, folder: Path | None = None, batch_size: int = 32) -> None:
+    def __init__(self, folder: Path | None = None, batch_size: int = 16) -> None:
         found = find_weights(folder)
         if found is None:
             where = f"in {folder}" if folder is not None else f"in a package {_PACKAGE}"
@@ -83,8 +82,6 @@ class MiniLMEmbedder:
             return np.zeros((0, DIMENSION), dtype=np.float32)
         model = self.model
         with self._lock:  # every core is used already; two callers at once only fight over them
-            if len(texts) <= self._batch_size:
-                return _encoded(model, texts)
             if self._streams is None:
                 self._streams = _Streams(model)
             return self._streams.encoded(texts, self._batch_size)
@@ -105,7 +102,7 @@ class _Streams:
         import torch
 
         weights = {id(held): held for held in (*model.parameters(), *model.buffers())}
-        count = torch.get_num_threads()
+        self._count = count = torch.get_num_threads()
         self._models: SimpleQueue[Any] = SimpleQueue()
         for _ in range(count):
             self._models.put(copy.deepcopy(model, dict(weights)))
@@ -125,7 +122,8 @@ class _Streams:
     def encoded(self, texts: Sequence[str], batch_size: int) -> NDArray[np.float32]:
         """Return unit vectors `(len(texts), 384)`."""
         order = sorted(range(len(texts)), key=lambda at: -len(texts[at]))  # the longest first: the threads end together
-        batches = [order[start : start + batch_size] for start in range(0, len(texts), batch_size)]
+        size = min(batch_size, -(-len(texts) // self._count))  # something for each thread
+        batches = [order[start : start + size] for start in range(0, len(texts), size)]
         vectors = np.empty((len(texts), DIMENSION), dtype=np.float32)
 
         def compute(batch: list[int]) -> None:
