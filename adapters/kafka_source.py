@@ -10,15 +10,16 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition, errors
 
-from ..memory.errors import Misconfigured, Retryable
+from ..memory.errors import Retryable
 from ..memory.identity import TOPIC_SOURCE
 from ..memory.writes import SourcePosition
-from . import kafka_errors
+from . import kafka_changes, kafka_errors
 from .kafka_cluster import KafkaCluster, LogRange, TopicFacts
 from .kafka_connection import KafkaConnection
 
@@ -104,7 +105,7 @@ class KafkaReader:
             if not self._facts.readable:
                 raise kafka_errors.no_right(connection, topic, "read")
             if partitions is not None and partitions != self._facts.partitions:
-                raise _other_count(topic, self._facts.partitions, partitions)
+                raise kafka_changes.other_count(topic, self._facts.partitions, partitions)
             self._consumer: Any = _consumer(connection, topic)
         except BaseException:
             self._cluster.close()
@@ -136,7 +137,7 @@ class KafkaReader:
             if source.startswith(TOPIC_SOURCE) and position.name == name and source != self.source_id
         ]
         if others and self.source_id not in known and self._accept != topic_id:
-            raise _made_anew(name, others[-1], topic_id)
+            raise kafka_changes.made_anew(name, others[-1], topic_id)
         return self.source_id
 
     def assign(self, stored: Mapping[int, SourcePosition | None]) -> None:
@@ -251,7 +252,7 @@ class KafkaReader:
         self._same_at = float("-inf")
         self._check_topic()
         if self._next:
-            self._ends.update({at: held.end for at, held in self._ranges(sorted(self._next), only_ends=True).items()})
+            self._ask_ends()
         self._alive_at = self._clock()
 
     def lag(self) -> dict[int, int]:
@@ -283,15 +284,13 @@ class KafkaReader:
 
     def _look_at_ends(self) -> None:
         """Ask now and then where the logs end: a fetch tells it of the partitions that it brought, not of those that wait."""
-        now = self._clock()
-        if now - self._ends_at < ENDS_SECONDS:
-            return
-        self._ends_at = now
-        try:
-            ranges = self._ranges(sorted(self._next), only_ends=True)
-        except Retryable:  # what was read is here; what is wrong is the next poll's
-            return
-        self._ends.update({at: held.end for at, held in ranges.items()})
+        if self._clock() - self._ends_at >= ENDS_SECONDS:
+            with suppress(Retryable):  # what was read is here; what is wrong is the next poll's
+                self._ask_ends()
+
+    def _ask_ends(self) -> None:
+        self._ends_at = self._clock()
+        self._ends.update({at: held.end for at, held in self._ranges(sorted(self._next), only_ends=True).items()})
 
     def _rewind(self) -> None:
         """Stand where the caller stands: what was fetched and not returned comes again."""
@@ -331,9 +330,9 @@ class KafkaReader:
             return
         facts = self._cluster.topic(self._facts.name)
         if facts.topic_id != self._facts.topic_id:
-            raise _made_anew(facts.name, self._facts.topic_id, facts.topic_id)
+            raise kafka_changes.made_anew(facts.name, self._facts.topic_id, facts.topic_id)
         if facts.partitions != self._facts.partitions:
-            raise _other_count(facts.name, facts.partitions, self._facts.partitions)
+            raise kafka_changes.other_count(facts.name, facts.partitions, self._facts.partitions)
         self._same_at = now
 
     def _go_behind_lost_records(self) -> None:
@@ -350,19 +349,10 @@ class KafkaReader:
             return offset
         name = self._facts.name
         if offset > held.end:
-            raise Misconfigured(
-                f"partition {partition} of topic {name} ends at offset {held.end}, and was read up to {offset} before: "
-                f"{offset - held.end} records are gone from its end (a broker lost its disk, or an old backup is "
-                "served). What was read is kept. Bring back the log, or make a new topic and let the producers send to it"
-            )
+            raise kafka_changes.shorter(name, partition, held.end, offset)
         lost = held.beginning - offset
         if not self._skip_lost:
-            raise Misconfigured(
-                f"partition {partition} of topic {name} begins at offset {held.beginning}, and was read up to {offset}: "
-                f"up to {lost} records were removed before they were read (retention.ms, retention.bytes, or deleted by "
-                "hand). To go on without them, set kafka_skip_lost; else let the producers send them again, as a "
-                "message_id that is known changes nothing. Raise the topic's retention above the longest stop"
-            )
+            raise kafka_changes.records_lost(name, partition, held.beginning, offset)
         log.warning(
             "records were removed before they were read",
             extra={"topic": name, "partition": partition, "from": offset, "to": held.beginning, "lost": lost},
@@ -399,19 +389,3 @@ def _consumer(connection: KafkaConnection, topic: str) -> Any:
         )
     except errors.KafkaError as error:
         raise kafka_errors.explained(error, connection, topic) from None
-
-
-def _made_anew(name: str, before: str, now: str) -> Misconfigured:
-    return Misconfigured(
-        f"topic {name} was made anew: its id is {now}, and {before} was read before. What was read is kept. To take the "
-        f"new topic from its beginning as well, set kafka_accept_topic to {now}; to start afresh, stream it into a new "
-        "state; or bring the old topic back"
-    )
-
-
-def _other_count(name: str, found: int, wanted: int) -> Misconfigured:
-    return Misconfigured(
-        f"topic {name} has {found} partitions, and the state {wanted}: a user's key belongs to another partition by each "
-        f"count. Use a topic with {wanted} partitions (`raygam topics create NAME --partitions {wanted}`), or stream "
-        f"this one into a new state with {found} partitions"
-    )
