@@ -61,7 +61,7 @@ class ChatAnswer:
     cut_off: bool = False
 
     def __post_init__(self) -> None:
-        text = self.text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+        text = self.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\x00", "\ufffd")
         object.__setattr__(self, "text", text)
 
 

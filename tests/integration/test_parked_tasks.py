@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from raygam import Memory, Misconfigured, Rejected, StateLocked
+from raygam import Memory, Misconfigured, Rejected, Retryable, StateLocked
+from raygam.adapters.sqlite_writer import SqliteWriter
 from raygam.memory.chat import ModelCall
 from raygam.memory.errors import LeaseLost
 from raygam.memory.writes import LeasedTask
@@ -151,6 +152,26 @@ def test_a_released_task_has_all_its_attempts_left(state: Path) -> None:
             shard, lease = claim(memory, "ana")
             shard.fail(lease.task.id, lease.token, "broke")
             assert left(state, user="ana") == [("ana", "default", status, False, attempts)]
+
+
+def test_a_commit_that_fails_takes_no_lease_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Memory(tmp_path / "state", **SETTINGS | {"partitions": 1}) as memory:
+        memory.add([said("ana"), said("bo")])
+        memory._engine.flush()
+        (shard,) = memory._engine.shards
+        first, second = shard.claim(9)
+        call = ModelCall("key", "model", "segments/1", 1, 10, 1, "{}")
+
+        def fails(writer: object, write: object) -> None:
+            monkeypatch.undo()
+            raise Retryable("the disk is full")
+
+        monkeypatch.setattr(SqliteWriter, "commit", fails)
+        with pytest.raises(Retryable, match="disk is full"):
+            shard.remember(first.task.id, first.token, [call])
+        for lease in (second, first):
+            shard.remember(lease.task.id, lease.token, [call])
+            shard.release(lease.task.id, lease.token, "done with it")
 
 
 def test_a_lease_that_ran_out_is_no_lease(state: Path) -> None:

@@ -333,6 +333,10 @@ def test_a_request_at_which_the_model_breaks_down_is_told_from_a_model_that_is_a
     assert model.broke_down == 3 if failure.at_work else model.broke_down > 3
 
 
+def test_an_answer_can_be_stored_whatever_it_is() -> None:
+    assert ChatAnswer("a\x00b\ud83d \U0001f600ü\n", 1, 1).text == "a\ufffdb\ufffd \U0001f600ü\n"
+
+
 def test_what_a_request_did_is_remembered_over_leases() -> None:
     """A replica takes longer to come back than a lease lasts; and where one calls at a time, others come in between."""
     bench = Bench(AT_WORK, '{"n": [1]}', AT_WORK, '{"n": [1]}', AT_WORK, '{"n": [1]}', AT_WORK)
